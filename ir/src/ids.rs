@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 pub use typed_index_collections::{TiSlice, TiVec};
 
-macro_rules! entity {
+/// An id of its own for things that are numbered from 0: a `u32` newtype that indexes typed vectors and prints with a prefix.
+/// Whoever uses it depends on `serde` with its derives.
+#[macro_export]
+macro_rules! id_type {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -44,25 +47,25 @@ macro_rules! entity {
     };
 }
 
-entity!(/// An actor of a [`crate::Graph`].
+id_type!(/// An actor of a [`crate::Graph`].
     ActorId, "a");
-entity!(/// A channel of a [`crate::Graph`].
+id_type!(/// A channel of a [`crate::Graph`].
     ChannelId, "ch");
-entity!(/// A constant byte string of a [`crate::Program`] (weights, tables).
+id_type!(/// A constant byte string of a [`crate::Program`] (weights, tables).
     BlobId, "blob");
-entity!(/// A device of a [`crate::Machine`].
+id_type!(/// A device of a [`crate::Machine`].
     DeviceId, "dev");
-entity!(/// A host of a [`crate::Machine`].
+id_type!(/// A host of a [`crate::Machine`].
     HostId, "host");
-entity!(/// Hosts that are alike, in [`crate::Contingencies`].
+id_type!(/// Hosts that are alike, in [`crate::Contingencies`].
     HostKindId, "hk");
-entity!(/// A link of a [`crate::Machine`].
+id_type!(/// A link of a [`crate::Machine`].
     LinkId, "link");
-entity!(/// The memory of one channel on one device, in a [`crate::Plan`].
+id_type!(/// The memory of one channel on one device, in a [`crate::Plan`].
     BufferId, "b");
-entity!(/// An SPSC hand-over of one channel between two devices, in a [`crate::Plan`].
+id_type!(/// An SPSC hand-over of one channel between two devices, in a [`crate::Plan`].
     RingId, "r");
-entity!(/// One plan of a [`crate::Program`].
+id_type!(/// One plan of a [`crate::Program`].
     PlanId, "plan");
-entity!(/// A kind of device: devices that can stand in for one another; see [`crate::Contingencies`].
+id_type!(/// A kind of device: devices that can stand in for one another; see [`crate::Contingencies`].
     KindId, "kind");

@@ -1,19 +1,30 @@
 //! Runs beside a test that is its own `zbmd-run`: started with a bundle of a folder, ended, and asked what they did.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Set in the environment of a child: the test's `main` is then `zbmd_run::main_with`.
-pub const RUNNER: &str = "ZBMD_TEST_RUNNER";
+/// Set in the environment of a child.
+const RUNNER: &str = "ZBMD_TEST_RUNNER";
 /// Nothing takes as long.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Whether this process is such a child.
-pub fn is_runner() -> bool {
-    std::env::var_os(RUNNER).is_some()
+/// The `main` of a test that is its own `zbmd-run`: that command in a child, else the test.
+pub fn run_or_test(run: impl FnOnce() -> ExitCode, test: impl FnOnce()) -> ExitCode {
+    if std::env::var_os(RUNNER).is_some() {
+        return run();
+    }
+    test();
+    ExitCode::SUCCESS
+}
+
+/// The test itself as `zbmd-run`, without arguments yet.
+pub fn command() -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.env(RUNNER, "1");
+    command
 }
 
 /// A run that was started; killed if the test fails.
@@ -26,11 +37,10 @@ pub struct ChildRun {
 impl ChildRun {
     /// Runs `NAME.zbmd` of a folder, with this input, this output and these other options.
     pub fn start(folder: &Path, name: &str, input: &str, output: &str, options: &[&str]) -> Self {
-        let child = Command::new(std::env::current_exe().expect("a path"))
+        let child = command()
             .args([&format!("{name}.zbmd"), "-i", input, "-o", output])
             .args(["--report", "json", "--report-file", &report_name(name)])
             .args(options)
-            .env(RUNNER, "1")
             .env("ALSA_CONFIG_PATH", folder.join("asound.conf"))
             .current_dir(folder)
             .stdin(Stdio::null())

@@ -2,8 +2,8 @@
 //! again and again, goes over to other modes, and whose workers are killed meanwhile is replayed bit for bit, on one device
 //! and on two; also where the run was killed itself.
 //!
-//! `ZBMD_RECORDED_SECONDS=600` makes the first run as long, with as many changes and at least as many kills over all of it;
-//! it prints how much faster than live it is replayed. No test harness: this program is its own `zbmd-run`.
+//! `ZBMD_RECORDED_SECONDS=600` makes the run of one mode and that of several as long, with as many changes and at least as
+//! many kills over all of it; it prints how much faster than live they are replayed. No test harness: this program is its own `zbmd-run`.
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
@@ -12,18 +12,15 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    if zbmd_tests::child_run::is_runner() {
-        return zbmd_run::main_with(zbmd_backends::standard_registry());
-    }
-    linux::main();
-    std::process::ExitCode::SUCCESS
+    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+    zbmd_tests::child_run::run_or_test(run, linux::main)
 }
 
 #[cfg(target_os = "linux")]
 mod linux {
     use std::net::UdpSocket;
     use std::path::Path;
-    use std::process::{Command, Output};
+    use std::process::Output;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread::JoinHandle;
@@ -32,7 +29,7 @@ mod linux {
     use xxhash_rust::xxh3::xxh3_64;
     use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_str};
     use zbmd_run::flight::Recording;
-    use zbmd_tests::child_run::{ChildRun, RUNNER};
+    use zbmd_tests::child_run::{ChildRun, command};
     use zbmd_tests::free_port::free_port;
     use zbmd_tests::losses::HARDY;
 
@@ -186,20 +183,28 @@ mod linux {
         folder: &Path,
         rng: &mut fastrand::Rng,
     ) {
+        let seconds = whole_seconds();
+        let stretch = seconds / MIN_SECONDS;
+        let iterations = MODE_ITERATIONS * stretch;
         let port = free_port();
         let sender = LossySender::start(port, rng.fork());
         let mut run = Recorded {
             bundle: "modes-two",
             name: "modes",
             input: &format!("in=udp://127.0.0.1:{port}?header=seq&rate={RATE}"),
-            stretch: 1,
+            stretch,
             seed: 5,
-            options: &["-n", &MODE_ITERATIONS.to_string()],
+            options: &["-n", &iterations.to_string()],
         }
         .start(folder);
         let begun = Instant::now();
-        let entries = change_modes_at_random(&mut run, SWITCHES, CHANGES / SWITCHES, rng);
-        let report = run.end_within(Duration::from_secs(180));
+        let amount = Amount {
+            switches: SWITCHES,
+            sets: CHANGES / SWITCHES,
+            stretch,
+        };
+        let entries = change_modes_at_random(&mut run, amount, rng);
+        let report = run.end_within(Duration::from_secs(180 + 2 * seconds as u64));
         let live_for = begun.elapsed();
         sender.stop();
 
@@ -207,7 +212,7 @@ mod linux {
         assert!(recoveries >= KILLS, "{recoveries} kills only: {report}");
         let expect = written(folder, "modes");
         let lengths = expect.iter().map(Vec::len);
-        assert!(lengths.eq([4 * MODE_ITERATIONS; SINKS.len()]));
+        assert!(lengths.eq([4 * iterations; SINKS.len()]));
         let recording = Recording::open(&folder.join("modes.box")).expect("a recording");
         let recorded: Vec<(String, u64)> = recording
             .mode_changes()
@@ -244,7 +249,7 @@ mod linux {
         }
         // From the middle, from the very iteration of a change, and through other losses.
         let at_change = entries[entries.len() / 2].1 as usize;
-        for from in [MODE_ITERATIONS / 3, at_change, at_change + 7] {
+        for from in [iterations / 3, at_change, at_change + 7] {
             let from_text = from.to_string();
             for extra in [&[][..], &["--inject", "7", "--supervise=hardy.ron"]] {
                 let options = [&["--from", &from_text], extra].concat();
@@ -294,7 +299,12 @@ mod linux {
             options: &[],
         }
         .start(folder);
-        let entries = change_modes_at_random(&mut run, 8 + rng.usize(..8), 3, rng);
+        let amount = Amount {
+            switches: 8 + rng.usize(..8),
+            sets: 3,
+            stretch: 1,
+        };
+        let entries = change_modes_at_random(&mut run, amount, rng);
         run.kill();
 
         let expect = written(folder, &name);
@@ -314,17 +324,26 @@ mod linux {
         }
     }
 
-    /// Changes the mode so many times, and before each change sets parameters so many times. What the commands said of modes.
+    /// How much is changed in a run of several modes.
+    #[derive(Clone, Copy)]
+    struct Amount {
+        switches: usize,
+        /// Changes of live parameters before each of them.
+        sets: usize,
+        /// How many times further apart they are.
+        stretch: usize,
+    }
+
+    /// Changes the mode and parameters. What the commands said of modes.
     fn change_modes_at_random(
         run: &mut ChildRun,
-        switches: usize,
-        sets: usize,
+        amount: Amount,
         rng: &mut fastrand::Rng,
     ) -> Vec<(String, u64)> {
         let pid = run.pid().to_string();
         let mut entries: Vec<(String, u64)> = Vec::new();
-        for _ in 0..switches {
-            for _ in 0..sets {
+        for _ in 0..amount.switches {
+            for _ in 0..amount.sets {
                 let mut words = vec![pid.clone()];
                 words.extend(random_values(rng));
                 let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -336,7 +355,8 @@ mod linux {
                     "{words:?}: {}",
                     String::from_utf8_lossy(&output.stderr)
                 );
-                std::thread::sleep(CHANGE_EVERY.mul_f64(rng.f64()));
+                let spacing = CHANGE_EVERY.mul_f64(amount.stretch as f64);
+                std::thread::sleep(spacing.mul_f64(rng.f64()));
             }
             let present = entries
                 .last()
@@ -660,12 +680,6 @@ mod linux {
 
     fn set(words: &[&str]) -> Output {
         command().arg("set").args(words).output().expect("started")
-    }
-
-    fn command() -> Command {
-        let mut command = Command::new(std::env::current_exe().expect("a path"));
-        command.env(RUNNER, "1");
-        command
     }
 
     /// What a run has written of each sink.

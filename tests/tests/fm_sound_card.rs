@@ -17,11 +17,8 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    if zbmd_tests::child_run::is_runner() {
-        return zbmd_run::main_with(zbmd_backends::standard_registry());
-    }
-    linux::main();
-    std::process::ExitCode::SUCCESS
+    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+    zbmd_tests::child_run::run_or_test(run, linux::main)
 }
 
 #[cfg(target_os = "linux")]

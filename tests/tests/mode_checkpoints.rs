@@ -10,21 +10,17 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    if zbmd_tests::child_run::is_runner() {
-        return zbmd_run::main_with(zbmd_backends::standard_registry());
-    }
-    linux::main();
-    std::process::ExitCode::SUCCESS
+    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+    zbmd_tests::child_run::run_or_test(run, linux::main)
 }
 
 #[cfg(target_os = "linux")]
 mod linux {
     use std::path::Path;
-    use std::process::Command;
     use std::time::Duration;
 
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
-    use zbmd_tests::child_run::{ChildRun, RUNNER};
+    use zbmd_tests::child_run::{self, ChildRun};
     use zbmd_tests::modes::DECIDING;
 
     const EVERY: u64 = 48;
@@ -129,7 +125,7 @@ mod linux {
         let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
         compiled.write(folder.join("quads.zbmd")).expect("written");
 
-        let output = Command::new(std::env::current_exe().expect("a path"))
+        let output = child_run::command()
             .args(["quads.zbmd", "-i", "in=in.f32", "-o", "out=killed-out.f32"])
             .args([
                 "-o",
@@ -138,7 +134,6 @@ mod linux {
                 "points",
                 "--resume",
             ])
-            .env(RUNNER, "1")
             .current_dir(folder)
             .output()
             .expect("started");

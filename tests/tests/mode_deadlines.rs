@@ -9,20 +9,16 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    if zbmd_tests::child_run::is_runner() {
-        return zbmd_run::main_with(zbmd_backends::standard_registry());
-    }
-    linux::main();
-    std::process::ExitCode::SUCCESS
+    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+    zbmd_tests::child_run::run_or_test(run, linux::main)
 }
 
 #[cfg(target_os = "linux")]
 mod linux {
     use std::path::Path;
-    use std::process::Command;
 
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
-    use zbmd_tests::child_run::{ChildRun, RUNNER};
+    use zbmd_tests::child_run::{ChildRun, command};
 
     /// An iteration is one token, in `pairs` two, of which the second is given out. What is allowed is far more than a busy
     /// machine takes.
@@ -183,12 +179,6 @@ mod linux {
             said.contains("ask for mode `dark`; the bundle has full, light, pairs"),
             "{said}"
         );
-    }
-
-    fn command() -> Command {
-        let mut command = Command::new(std::env::current_exe().expect("a path"));
-        command.env(RUNNER, "1");
-        command
     }
 
     fn values(folder: &Path, name: &str) -> Vec<f32> {

@@ -10,11 +10,8 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    if zbmd_tests::child_run::is_runner() {
-        return zbmd_run::main_with(zbmd_backends::standard_registry());
-    }
-    linux::main();
-    std::process::ExitCode::SUCCESS
+    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+    zbmd_tests::child_run::run_or_test(run, linux::main)
 }
 
 #[cfg(target_os = "linux")]
@@ -24,7 +21,7 @@ mod linux {
 
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
     use zbmd_run::flight::Recording;
-    use zbmd_tests::child_run::RUNNER;
+    use zbmd_tests::child_run;
     use zbmd_tests::modes::DECIDING;
 
     /// Two branches, one of them with a state, the other at a fourth of the rate.
@@ -446,8 +443,8 @@ mod linux {
     }
 
     fn command(folder: &Path) -> Command {
-        let mut command = Command::new(std::env::current_exe().expect("a path"));
-        command.env(RUNNER, "1").current_dir(folder);
+        let mut command = child_run::command();
+        command.current_dir(folder);
         command
     }
 

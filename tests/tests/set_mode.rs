@@ -9,20 +9,17 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    if zbmd_tests::child_run::is_runner() {
-        return zbmd_run::main_with(zbmd_backends::standard_registry());
-    }
-    linux::main();
-    std::process::ExitCode::SUCCESS
+    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+    zbmd_tests::child_run::run_or_test(run, linux::main)
 }
 
 #[cfg(target_os = "linux")]
 mod linux {
     use std::path::Path;
-    use std::process::{Command, Output};
+    use std::process::Output;
 
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
-    use zbmd_tests::child_run::{ChildRun, RUNNER};
+    use zbmd_tests::child_run::{self, ChildRun};
 
     /// An iteration is one token in every mode.
     const MODEL: &str = r#"Model(
@@ -147,7 +144,7 @@ mod linux {
         let compiled = compile_str("model.ron", alone, "", &CompileOptions::default());
         let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
         compiled.write(folder.join("alone.zbmd")).expect("written");
-        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        let mut command = child_run::command();
         let args = [
             "alone.zbmd",
             "-i",
@@ -157,11 +154,7 @@ mod linux {
             "--load-state",
             "half.state",
         ];
-        let output = command
-            .current_dir(folder)
-            .args(args)
-            .env(RUNNER, "1")
-            .output();
+        let output = command.current_dir(folder).args(args).output();
         let output = output.expect("started");
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(5), "{said}");
@@ -172,8 +165,8 @@ mod linux {
     }
 
     fn mode(words: &[&str]) -> Output {
-        let mut command = Command::new(std::env::current_exe().expect("a path"));
-        command.arg("mode").args(words).env(RUNNER, "1");
+        let mut command = child_run::command();
+        command.arg("mode").args(words);
         command.output().expect("started")
     }
 

@@ -9,22 +9,19 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    if zbmd_tests::child_run::is_runner() {
-        return zbmd_run::main_with(zbmd_backends::standard_registry());
-    }
-    linux::main();
-    std::process::ExitCode::SUCCESS
+    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+    zbmd_tests::child_run::run_or_test(run, linux::main)
 }
 
 #[cfg(target_os = "linux")]
 mod linux {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::os::unix::net::UnixStream;
-    use std::process::{Command, Output};
+    use std::process::Output;
 
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
     use zbmd_ir::verify::Verified;
-    use zbmd_tests::child_run::{ChildRun, RUNNER};
+    use zbmd_tests::child_run::{self, ChildRun};
 
     /// Where `a * b` is 1, tokens come out as they went in: powers of two lose nothing.
     const MODEL: &str = r#"Model(
@@ -115,8 +112,8 @@ mod linux {
     }
 
     fn set(words: &[&str]) -> Output {
-        let mut command = Command::new(std::env::current_exe().expect("a path"));
-        command.arg("set").args(words).env(RUNNER, "1");
+        let mut command = child_run::command();
+        command.arg("set").args(words);
         command.output().expect("started")
     }
 

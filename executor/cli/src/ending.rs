@@ -1,12 +1,19 @@
-//! How a run ended, and files that agree with what is said of it.
+//! How a run ended, and files that agree with what is said of it: those of the sinks, the state, the report.
 
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use super::args::{Args, ReportFormat};
 use super::files::Opened;
+use super::live_report::{EdgeReports, FullReport};
+use super::saved_state::{self, LoadedState};
+use super::watch::Watched;
+use super::{CONSOLE_LIMIT, CliError, INTERRUPTED, exit, say};
 use crate::checkpoint::Origin;
 use crate::io::pump::SharedFile;
-use crate::io::{FileKind, is_standard};
-use zbmd_executor::Engine;
-use zbmd_executor::RunError;
-use zbmd_executor::report::Outcome;
+use crate::io::{FileError, FileKind, is_standard};
+use zbmd_executor::report::{Outcome, Report, TraceReport};
+use zbmd_executor::{Engine, RunError};
 
 /// A run that has ended.
 pub(super) struct Ending {
@@ -66,6 +73,77 @@ impl Ending {
             },
         }
     }
+
+    /// What is left to do when nothing runs any more: saves the state, gives the report, and says by which code or error the
+    /// command ends.
+    pub(super) fn conclude(
+        self,
+        args: &Args,
+        bundle: &Path,
+        engine: &Engine,
+        watched: Watched,
+        edges: &EdgeReports,
+    ) -> Result<u8, CliError> {
+        let Some(Outcome {
+            mut report,
+            state,
+            present_mode,
+            emitted: _,
+        }) = self.left
+        else {
+            let left_nothing = || CliError::Usage("the run left nothing".to_owned());
+            return Err(self.error.map_or_else(left_nothing, CliError::Run));
+        };
+        match (watched.failure, &self.error) {
+            (Some(failure), None) => return Err(failure.into()),
+            (Some(failure), Some(_)) => report.notes.push(failure.to_string()),
+            (None, _) => {}
+        }
+        report.cut_off(&watched.cut_off);
+
+        // The state is saved only where all tokens before it have reached their readers.
+        if let Some(path) = &args.save_state {
+            if let Some((stream, _)) = watched.cut_off.first() {
+                print_report(args, &report, edges)?;
+                return Err(state_not_saved(path, stream).into());
+            }
+            let left = LoadedState {
+                state,
+                present_mode,
+            };
+            saved_state::save(path, bundle, &left, engine.verified_modes())?;
+        }
+
+        report.notes.extend(watched.notes);
+        report.notes.extend(self.notes);
+        print_report(args, &report, edges)?;
+
+        match (self.error, trace_failure(report)) {
+            (Some(error), _) => Err(error.into()),
+            (None, Some(failure)) => Err(failure.into()),
+            (None, None) if INTERRUPTED.load(Ordering::Relaxed) => Ok(exit::INTERRUPTED),
+            (None, None) => Ok(exit::OK),
+        }
+    }
+}
+
+/// Why there is no state of a run whose reader did not take all tokens of a stream.
+fn state_not_saved(path: &Path, stream: &str) -> FileError {
+    let refusal_text = format!(
+        "the state is not saved: it is that after tokens of `{stream}` that its reader did not take"
+    );
+    FileError::Io {
+        path: path.to_owned(),
+        source: std::io::Error::other(refusal_text),
+    }
+}
+
+/// What went wrong when the trace was written.
+fn trace_failure(report: Report) -> Option<FileError> {
+    let TraceReport { file, error, .. } = report.trace?;
+    let source = std::io::Error::other(error?);
+    let path = PathBuf::from(file);
+    Some(FileError::Io { path, source })
 }
 
 /// The files that a run wrote to.
@@ -163,4 +241,39 @@ fn cut_back(
         }
     }
     notes
+}
+
+/// Gives the report: to the file that it has, else to standard error, as long as the command line wants it.
+fn print_report(args: &Args, report: &Report, edges: &EdgeReports) -> Result<(), CliError> {
+    let report = FullReport::new(report, edges);
+    if let Some(path) = &args.report_file {
+        let report_text = match args.report {
+            Some(ReportFormat::Text) => report.to_string(),
+            Some(ReportFormat::Json) | None => report.to_json(),
+        };
+        let failed = |error| FileError::Io {
+            path: path.clone(),
+            source: error,
+        };
+        return Ok(write_file(path, report_text).map_err(failed)?);
+    }
+    match args.report {
+        Some(ReportFormat::Text) => say(format_args!("{}", report.to_string().trim_end())),
+        Some(ReportFormat::Json) => say(format_args!("{}", report.to_json())),
+        None if !args.quiet => say(format_args!("{}", report.summary().trim_end())),
+        None => {}
+    }
+    Ok(())
+}
+
+/// Writes a whole file. A pipe with a name that nobody reads is given up.
+fn write_file(path: &Path, text: String) -> std::io::Result<()> {
+    if !zbmd_executor::is_named_pipe(path) {
+        return std::fs::write(path, text);
+    }
+    let pipe_path = path.to_owned();
+    let (send_result, write_result) = std::sync::mpsc::channel();
+    std::thread::spawn(move || drop(send_result.send(std::fs::write(pipe_path, text))));
+    let is_late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, "nobody reads this pipe");
+    write_result.recv_timeout(CONSOLE_LIMIT).map_err(is_late)?
 }

@@ -1,6 +1,6 @@
 //! `zbmd-run top`: a run that is on, in the terminal.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use zbmd_ir::text::{printable_json, printable_lines};
 
 use super::exit;
-use zbmd_executor::live::{Live, PageError, TimesProgress, read, running};
+use zbmd_executor::live::{Live, PageError, Progress, TimesProgress, read, running};
 
 /// What to watch, and how.
 #[derive(Clone, Debug, Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Top {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
     /// How often: `500ms`, `5s`.
-    #[arg(long, value_name = "TIME", value_parser = crate::duration, default_value = "500ms")]
+    #[arg(long, value_name = "TIME", value_parser = crate::args::duration, default_value = "500ms")]
     every: Duration,
 }
 
@@ -132,11 +132,18 @@ fn quantiles(times: &TimesProgress) -> String {
 
 /// The run as some lines of text.
 fn screen(live: &Live) -> String {
-    let progress = &live.progress;
     let mut screen_text = String::new();
-
     // Writing to a string cannot fail.
-    let _ = writeln!(
+    let _ = write_run(&mut screen_text, live);
+    let _ = write_edges(&mut screen_text, &live.progress);
+    let _ = write_fills(&mut screen_text, &live.progress);
+    screen_text
+}
+
+/// How far the run is, and what its devices do.
+fn write_run(screen_text: &mut String, live: &Live) -> fmt::Result {
+    let progress = &live.progress;
+    writeln!(
         screen_text,
         "{}   process {}   {:.1} s   {} iterations   {:.1}/s",
         progress.model,
@@ -144,49 +151,54 @@ fn screen(live: &Live) -> String {
         live.elapsed_ns as f64 / 1e9,
         progress.iterations,
         live.iterations_per_s
-    );
+    )?;
 
     let measured_period = match live.period_measured_ns {
         ns if ns > 0.0 => format!("{}, {:+.1} %", in_micros(ns), 100.0 * live.lateness),
         _ => "none yet".to_owned(),
     };
-    let _ = writeln!(
+    writeln!(
         screen_text,
         "epoch {}   {} recoveries   plan {}   period {measured_period} (planned {})",
         progress.epoch,
         progress.recoveries,
         progress.plan,
         in_micros(progress.period_planned_ns as f64)
-    );
+    )?;
 
     if let Some(mode) = &progress.mode {
-        let _ = writeln!(
+        writeln!(
             screen_text,
             "mode {}   since iteration {}",
             mode.mode, mode.since
-        );
+        )?;
     }
 
     for device in &progress.devices {
-        let _ = writeln!(
+        writeln!(
             screen_text,
             "  {:<20} {:<9} {:>12} periods",
             device.device,
             device.state.to_string(),
             device.periods
-        );
+        )?;
     }
 
+    Ok(())
+}
+
+/// What enters and leaves the run: when tokens come, when they leave, and what is set from outside.
+fn write_edges(screen_text: &mut String, progress: &Progress) -> fmt::Result {
     for release in &progress.releases {
-        let _ = writeln!(
+        writeln!(
             screen_text,
             "  release {:<21} late by {}",
             release.source,
             quantiles(&release.lateness)
-        );
+        )?;
     }
     for deadline in &progress.deadlines {
-        let _ = writeln!(
+        writeln!(
             screen_text,
             "  deadline {:<20} {} in {}   {} of {} late ({})",
             deadline.sink,
@@ -195,32 +207,37 @@ fn screen(live: &Live) -> String {
             deadline.missed,
             deadline.response.count.max(deadline.missed),
             deadline.on_miss
-        );
+        )?;
     }
 
     for value in &progress.parameters {
-        let _ = writeln!(
+        writeln!(
             screen_text,
             "  live {:<24} {}",
             value.parameter,
             numbers_text(&value.numbers)
-        );
+        )?;
     }
 
+    Ok(())
+}
+
+/// How full rings and queues are.
+fn write_fills(screen_text: &mut String, progress: &Progress) -> fmt::Result {
     for (kind, list) in [("ring", &progress.rings), ("queue", &progress.queues)] {
         for fill in list {
             let fill_share = fill.filled as f64 / fill.capacity.max(1) as f64;
-            let _ = writeln!(
+            writeln!(
                 screen_text,
                 "  {kind:<5} {:<28} {} {:>5.1} %  {:>14} tokens",
                 fill.name,
                 bar(fill_share),
                 100.0 * fill_share,
                 fill.tokens
-            );
+            )?;
         }
     }
-    screen_text
+    Ok(())
 }
 
 /// Numbers of a parameter, the first of them where there are many.

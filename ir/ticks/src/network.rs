@@ -1,52 +1,11 @@
 //! Nodes and the links between them.
 
 use serde::{Deserialize, Serialize};
-use zbmd_ir::TiVec;
+use zbmd_ir::{TiVec, id_type};
 
-macro_rules! entity {
-    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(transparent)]
-        pub struct $name(pub u32);
-
-        impl $name {
-            /// Position in the vector that this id indexes.
-            pub const fn index(self) -> usize {
-                self.0 as usize
-            }
-        }
-
-        impl From<usize> for $name {
-            fn from(index: usize) -> Self {
-                assert!(index < u32::MAX as usize, "more than u32::MAX entities");
-                Self(index as u32)
-            }
-        }
-
-        impl From<$name> for usize {
-            fn from(id: $name) -> usize {
-                id.index()
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, concat!($prefix, "{}"), self.0)
-            }
-        }
-
-        impl std::fmt::Debug for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Display::fmt(self, f)
-            }
-        }
-    };
-}
-
-entity!(/// A node of a [`Network`].
+id_type!(/// A node of a [`Network`].
     NodeId, "n");
-entity!(/// A one-way link of a [`Network`].
+id_type!(/// A one-way link of a [`Network`].
     LinkId, "l");
 
 /// Most nodes of a network.
