@@ -180,8 +180,8 @@ pub struct WorkerReport {
     pub slots: Vec<SlotReport>,
     /// Rings that the device waited for.
     pub waits: Vec<WaitReport>,
-    /// Calls behind gates, of a GPU that has any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Calls behind gates, of a GPU that has any. Never left out: workers in processes send reports without names of fields.
+    #[serde(default)]
     pub gates: Option<GateReport>,
     /// What is not as the plan has it: kernels that run otherwise.
     #[serde(default)]
