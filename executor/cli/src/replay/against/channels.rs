@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 
 use zbmd_backends::interpret::{InterpretError, Interpreter, Written};
@@ -164,6 +165,7 @@ impl<'a> Comparison<'a> {
             let Some(pair) = self.pairs[channel] else {
                 continue;
             };
+
             let bytes = &written.bytes[channel];
             let other_bytes = &other.bytes[pair];
             let token_bytes = self.recorded.graph.channels[channel].token.bytes() as usize;
@@ -178,27 +180,20 @@ impl<'a> Comparison<'a> {
             if own == others {
                 continue;
             }
-            let mut tokens = own
-                .chunks_exact(token_bytes)
-                .zip(others.chunks_exact(token_bytes));
-            let unlike = tokens.position(|(own, other)| own != other);
-            let (place, difference) = match unlike {
-                Some(place) => {
-                    let at = place * token_bytes..(place + 1) * token_bytes;
-                    let difference = PortDifference::Token {
-                        recorded: own[at.clone()].to_vec(),
-                        other: others[at].to_vec(),
-                    };
-                    (place, difference)
-                }
-                None => {
-                    let difference = PortDifference::Count {
-                        recorded: (bytes.len() / token_bytes) as u64,
-                        other: (other_bytes.len() / token_bytes) as u64,
-                    };
-                    (own.len().min(others.len()) / token_bytes, difference)
-                }
+
+            let in_both = own.len().min(others.len()) / token_bytes;
+            let unlike = first_unlike(own, others, token_bytes);
+            let difference = match &unlike {
+                Some(at) => PortDifference::Token {
+                    recorded: own[at.clone()].to_vec(),
+                    other: others[at.clone()].to_vec(),
+                },
+                None => PortDifference::Count {
+                    recorded: (bytes.len() / token_bytes) as u64,
+                    other: (other_bytes.len() / token_bytes) as u64,
+                },
             };
+            let place = unlike.map_or(in_both, |at| at.start / token_bytes);
             let token = (begin / token_bytes + place) as u64;
             return Some(self.port(channel, iteration, token, difference));
         }
@@ -282,6 +277,14 @@ fn common_step(graph: &Graph, other: &Graph) -> Result<(u64, u64), String> {
             step.1, step.0
         )),
     }
+}
+
+/// Where the first token lies that differs, of those that both have.
+fn first_unlike(own: &[u8], others: &[u8], token_bytes: usize) -> Option<Range<usize>> {
+    let own_tokens = own.chunks_exact(token_bytes);
+    let mut pairs = own_tokens.zip(others.chunks_exact(token_bytes));
+    let place = pairs.position(|(own, other)| own != other)?;
+    Some(place * token_bytes..(place + 1) * token_bytes)
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

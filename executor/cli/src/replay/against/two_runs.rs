@@ -196,6 +196,7 @@ fn outputs(
         scheduled_modes: side.start.scheduled_modes.clone(),
         ..RunOptions::default()
     })?;
+
     let mut pumps = Vec::new();
     for (name, path, reader) in sources {
         let handle = session.source(&name).map_err(|error| CliError::Refused {
@@ -206,6 +207,7 @@ fn outputs(
             pump::fill(&name, &path, reader, handle)
         }));
     }
+
     let mut pulls = Vec::new();
     for (_, sink) in graph.sinks() {
         let handle = session
@@ -218,12 +220,14 @@ fn outputs(
         let pull = std::thread::spawn(move || take_all(handle, kept_block));
         pulls.push((sink.name.clone(), pull));
     }
+
     session.join()?;
     for pump in pumps {
         if let Ok(pump::PumpEnd::SourceFailed { error, .. }) = pump.join() {
             return Err(error.into());
         }
     }
+
     let joined = pulls.into_iter().map(|(name, pull)| match pull.join() {
         Ok(output) => (name, output),
         Err(panic) => std::panic::resume_unwind(panic),
