@@ -177,7 +177,7 @@ fn model(level: f32, gate: &str) -> String {
     )
 }
 
-/// [`model`], with all that can be on the GPU but what opens the gates.
+/// `model`, with all that can be on the GPU but what opens the gates.
 ///
 /// # Panics
 /// If it does not compile, or has no valid plan.
