@@ -7,6 +7,7 @@
 //! same placements with a period below t, and fewer and larger units: other arguments bound it better.
 
 use super::bound::period_bound;
+use super::cover;
 use super::flow::FlowGraph;
 use super::merged::{MergedProblem, UnitNet};
 use super::pack;
@@ -34,6 +35,8 @@ pub(crate) struct ColocationLimits {
     pub(crate) steps: u64,
     /// Nodes of each question of the packing bound.
     pub(crate) packing: u64,
+    /// Labels of the knapsacks of all questions of the covering bound.
+    pub(crate) labels: u64,
 }
 
 /// "Is there a period below this?", and what the answer may cost.
@@ -60,6 +63,7 @@ pub(crate) fn bound(
     }
     let share_steps = limits.steps / SHARE_PART;
     let least_transfers = LeastTransfers::find(merged, high, share_steps);
+    let mut labels = limits.labels;
     let mut proved = low;
     let mut unproved = high.saturating_add(1);
     let mut target = high;
@@ -76,7 +80,14 @@ pub(crate) fn bound(
             steps: steps_each,
             packing: limits.packing,
         };
-        let found = bound_below(problem, merged, &least_transfers, question, control);
+        let found = bound_below(
+            problem,
+            merged,
+            &least_transfers,
+            question,
+            &mut labels,
+            control,
+        );
         proved = proved.max(found.min(target));
         if found < target {
             unproved = target;
@@ -92,6 +103,7 @@ fn bound_below(
     merged: &MergedProblem,
     least_transfers: &LeastTransfers,
     question: Question,
+    labels: &mut u64,
     control: &mut Control<'_>,
 ) -> u64 {
     let below = question.below;
@@ -119,12 +131,17 @@ fn bound_below(
     }
 
     // Another view of the same: units that bear their share of the transfers.
-    least_transfers.move_into_ticks(&mut current, below);
-    bound = bound.max(period_bound(&current, below));
-    if bound < below && pack::is_impossible(&current, below, question.packing, control) {
+    let mut shared = current.clone();
+    least_transfers.move_into_ticks(&mut shared, below);
+    bound = bound.max(period_bound(&shared, below));
+    if bound < below && pack::is_impossible(&shared, below, question.packing, control) {
         return below;
     }
-    bound
+
+    match bound < below && cover::is_impossible(&current, below, labels, control) {
+        true => below,
+        false => bound,
+    }
 }
 
 /// A unit that alone exceeds the memory of a device is not on it.
@@ -207,9 +224,9 @@ fn adjacent_units(merged: &MergedProblem) -> Vec<(usize, usize)> {
 /// Least ticks that each net costs a device of each kind, by kind and then by net.
 pub(super) struct NetPrices {
     /// If the writer is on the device and some reader is not.
-    send: Vec<Vec<u64>>,
+    pub(super) send: Vec<Vec<u64>>,
     /// If some reader is on the device and the writer is not.
-    receive: Vec<Vec<u64>>,
+    pub(super) receive: Vec<Vec<u64>>,
 }
 
 impl NetPrices {

@@ -3,7 +3,7 @@
 //!
 //! [`solve`] tries all placements of tiny problems (`exhaust`). Of others it takes contiguous splits by dynamic
 //! programming (`split`), improves them by simulated annealing (`anneal`), and states a lower bound (`bound`, `pack`;
-//! with transfers `colocate` and `transfer_share`). On small problems a mixed-integer linear program (`milp`) goes on from
+//! with transfers `colocate`, `transfer_share` and `cover`). On small problems a mixed-integer linear program (`milp`) goes on from
 //! there: it finds what is left or proves that nothing is; larger ones it sees coarsened, as an improver only. It states
 //! the period alone.
 //! [`PlacementProblem::evaluate`] is the definition of a placement's figures and checks what the solvers return.
@@ -11,8 +11,10 @@
 mod anneal;
 mod bound;
 mod colocate;
+mod cover;
 mod exhaust;
 mod flow;
+mod knapsack;
 mod makespan;
 mod merged;
 mod milp;
@@ -76,6 +78,8 @@ struct PlacementLimits {
     enumerated: u64,
     /// Nodes of each question of the packing bound.
     packing: u64,
+    /// Labels of the knapsacks of the covering bound.
+    labels: u64,
     /// Work of the linear program, in nodes times squared variables: about what it takes. 0 leaves it out.
     nodes: u64,
     /// Variables of the largest linear program.
@@ -89,6 +93,7 @@ fn placement_limits(level: Level) -> PlacementLimits {
             rounds: 1,
             enumerated: 200,
             packing: 1_000,
+            labels: 0,
             nodes: 0,
             variables: 0,
         },
@@ -97,6 +102,7 @@ fn placement_limits(level: Level) -> PlacementLimits {
             rounds: 4,
             enumerated: 20_000,
             packing: 20_000,
+            labels: 2_000_000,
             nodes: 50_000_000,
             variables: 300,
         },
@@ -105,6 +111,7 @@ fn placement_limits(level: Level) -> PlacementLimits {
             rounds: 6,
             enumerated: 500_000,
             packing: 1_000_000,
+            labels: 100_000_000,
             nodes: 4_000_000_000,
             variables: milp::MAX_VARIABLES,
         },
@@ -317,6 +324,7 @@ impl PlacementSearch<'_> {
             let colocation_limits = ColocationLimits {
                 steps: self.work.saturating_mul(CUT_STEPS),
                 packing: self.limits.packing / 4,
+                labels: self.limits.labels,
             };
             let period = colocate::bound(
                 self.problem,

@@ -1,6 +1,7 @@
 //! Small problems against plain enumeration, limits, and errors.
 
 mod colocated;
+mod covered;
 mod many_devices;
 
 use super::*;

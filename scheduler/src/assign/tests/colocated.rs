@@ -8,11 +8,12 @@ use super::*;
 const LIMITS: ColocationLimits = ColocationLimits {
     steps: 1_000_000,
     packing: 1_000,
+    labels: 0,
 };
 
 /// Random problems with transfers that cost as much as work, a slow device that pays for no transfer, and memories and
 /// stages with and without limits.
-fn expensive_transfers(rng: &mut Rng, case: usize) -> PlacementProblem {
+pub(super) fn expensive_transfers(rng: &mut Rng, case: usize) -> PlacementProblem {
     let devices = 2 + case % 2;
     let nodes = if devices == 2 { 10 } else { 7 };
     let mut problem = random(rng, nodes, devices);
