@@ -2,7 +2,8 @@
 //!
 //! `switches`  random changes among four modes at 48 kS/s and at 2.4 MS/s, in blocks of 1 ms: tokens that differ from the
 //!             interpreter's, and how much later blocks come that are the first in their mode
-//! `kills`     the same while worker processes are killed
+//! `kills`     the same while worker processes are killed; blocks between a kill and the first output after it are told
+//!             apart, since a recovery delays them in any mode
 //! `bundle`    four modes, each with a plan for every single loss: memory of arenas and time to compile, beside one mode
 //!
 //! `ZBMD_MODE_CHANGES` says how many changes, by default 1,000 at each rate.
@@ -10,9 +11,11 @@
 //! No harness: this program is its own worker process.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{Engine, Isolation, ModeEntry, ModeHandle, RunOptions};
 use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{PlanId, Program};
@@ -108,6 +111,56 @@ fn change_modes(handle: &ModeHandle, changes: usize) -> Vec<ModeEntry> {
     entries
 }
 
+/// When workers were killed and when their work went on, from a start.
+#[derive(Default)]
+struct Recoveries {
+    killed: Vec<Duration>,
+    recovered: Vec<Duration>,
+}
+
+impl Recoveries {
+    /// Takes in what a supervisor tells.
+    fn note(&mut self, event: &Event, start_ns: u64) {
+        let at = Duration::from_nanos(event.at_ns.saturating_sub(start_ns));
+        match event.what {
+            What::Injected { .. } => self.killed.push(at),
+            What::Recovered { .. } => self.recovered.push(at),
+            _ => {}
+        }
+    }
+
+    /// Whether some worker's work was at rest at a time between these.
+    fn overlap(&self, from: Duration, until: Duration) -> bool {
+        self.killed.iter().any(|killed| {
+            let mut recovered = self.recovered.iter();
+            let end = recovered.find(|recovered| *recovered >= killed);
+            *killed <= until && end.is_none_or(|end| *end >= from)
+        })
+    }
+}
+
+/// Nanoseconds of the clock that events are told by.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Median, 99th percentile and maximum.
+fn quantiles(mut times: Vec<Duration>) -> String {
+    if times.is_empty() {
+        return "none".to_owned();
+    }
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    format!(
+        "{:>5}: p50 {:?}, p99 {:?}, max {:?}",
+        times.len(),
+        at(0.5),
+        at(0.99),
+        at(1.0)
+    )
+}
+
 /// Random changes while a source is fed by the clock; counts and times.
 fn switches(rate: u64, changes: usize, kills: Option<&str>) {
     let (devices, losses) = match kills {
@@ -117,10 +170,19 @@ fn switches(rate: u64, changes: usize, kills: Option<&str>) {
     let compiled = compiled(rate, devices, losses);
     let registry = zbmd_backends::standard_registry();
     let engine = Engine::with_modes(compiled.clone(), &registry).expect("an engine");
+    let recoveries = Arc::new(Mutex::new(Recoveries::default()));
+    let start = Instant::now();
+    let start_ns = monotonic_ns();
     let mut options = RunOptions::default();
     if kills.is_some() {
         options = losses::options(Isolation::Processes { program: None });
-        options.supervised = Some(losses::supervised(&engine, losses::HARDY, kills));
+        let mut supervised = losses::supervised(&engine, losses::HARDY, kills);
+        let noted = Arc::clone(&recoveries);
+        supervised.listener = Some(Arc::new(move |event| {
+            let mut noted = noted.lock().expect("no panic");
+            noted.note(event, start_ns);
+        }));
+        options.supervised = Some(supervised);
     }
     let mut session = engine.start(options).expect("a session");
     let mut source = session.source("in").expect("a source");
@@ -130,8 +192,8 @@ fn switches(rate: u64, changes: usize, kills: Option<&str>) {
     let block = (rate / 1_000) as usize;
     let mut rng = fastrand::Rng::with_seed(rate);
     let mut given: Vec<f32> = Vec::new();
-    let start = Instant::now();
-    let due = |blocks: usize| Duration::from_millis(blocks as u64);
+    let fed_since = start.elapsed();
+    let due = |blocks: usize| fed_since + Duration::from_millis(blocks as u64);
     let (entries, taken, late) = std::thread::scope(|scope| {
         let changer = scope.spawn(|| change_modes(&handle, changes));
         let puller = scope.spawn(move || {
@@ -174,12 +236,11 @@ fn switches(rate: u64, changes: usize, kills: Option<&str>) {
         let place = entries.binary_search_by_key(&first, |entry| entry.iteration);
         place.is_ok_and(|place| place > 0)
     };
-    let (firsts, others): (Vec<usize>, Vec<usize>) = (0..late.len()).partition(|i| is_first(*i));
-    let quantiles = |blocks: Vec<usize>| {
-        let mut times: Vec<Duration> = blocks.iter().map(|index| late[*index]).collect();
-        times.sort_unstable();
-        let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-        format!("p50 {:?}, p99 {:?}, max {:?}", at(0.5), at(0.99), at(1.0))
+    let recoveries = recoveries.lock().expect("no panic");
+    let is_held_up = |block: usize| recoveries.overlap(due(block), due(block) + late[block]);
+    let times_of = |wanted: &dyn Fn(usize) -> bool| {
+        let blocks = (0..late.len()).filter(|block| wanted(*block));
+        quantiles(blocks.map(|block| late[block]).collect())
     };
     println!(
         "{}  {rate} S/s, {devices} devices: {} changes, {} losses, {} samples, {differ} lost, doubled or other",
@@ -192,14 +253,15 @@ fn switches(rate: u64, changes: usize, kills: Option<&str>) {
         outcome.report.recoveries,
         taken.len()
     );
+    println!("  blocks out after they were in:");
+    let is_change = |block| is_first(block) && !is_held_up(block);
+    println!("    first of a mode    {}", times_of(&is_change));
     println!(
-        "  blocks out after they were in: first of a mode {}",
-        quantiles(firsts)
+        "    in a recovery      {}",
+        times_of(&|block| is_held_up(block))
     );
-    println!(
-        "                                 others          {}",
-        quantiles(others)
-    );
+    let is_other = |block| !is_first(block) && !is_held_up(block);
+    println!("    others             {}", times_of(&is_other));
 }
 
 /// The most memory that a run has in the arenas of all devices together, which is in each of the modes for a while.

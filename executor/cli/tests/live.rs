@@ -519,7 +519,7 @@ fn a_server_has_one_client_and_closes_a_flood_of_others() {
     let port = free_port();
     let url = format!("a=tcp-listen://127.0.0.1:{port}?rate=1e6&silence=stall&full=wait");
     let iterations = TOKENS.to_string();
-    let run = LiveRun::start(&case, &["-i", &url, "-o", "a_out=a.bin", "-n", &iterations]);
+    let mut run = LiveRun::start(&case, &["-i", &url, "-o", "a_out=a.bin", "-n", &iterations]);
     let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));
     let mut first = None;
     wait_until("it listens", || {
@@ -530,6 +530,7 @@ fn a_server_has_one_client_and_closes_a_flood_of_others() {
     let given: Vec<u8> = (0..TOKENS).flat_map(|i| (i as f32).to_le_bytes()).collect();
     first.write_all(&given[..10_001]).expect("taken");
     wait_until("the first is served", || {
+        run.assert_runs();
         std::fs::metadata(case.path("a.bin")).is_ok_and(|file| file.len() > 0)
     });
     for _ in 0..200 {

@@ -39,13 +39,16 @@ pub(crate) fn scale(variable: &str, otherwise: u64) -> u64 {
         .unwrap_or(otherwise)
 }
 
-/// Waits until something is so, or fails with `what`.
+/// Waits until something is so, or fails with `what` after it has not been so at many looks.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
+    let mut waited = Duration::ZERO;
     while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "{what}");
+        assert!(waited < LIMIT, "{what}");
+        let slept_at = Instant::now();
         std::thread::sleep(Duration::from_millis(1));
+        // A machine that was suspended meanwhile, as virtual ones are, has not waited all that time.
+        waited += slept_at.elapsed().min(Duration::from_millis(100));
     }
 }
 
@@ -192,9 +195,14 @@ impl LiveRun {
 
 impl Drop for LiveRun {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
+        let _ = child.kill();
+        let output = child.wait_with_output();
+        // Whoever reads of the failure sees what the run had to say.
+        if let (true, Ok(output)) = (std::thread::panicking(), output) {
+            eprintln!("the run, {}: {}", output.status, text(&output.stderr));
         }
     }
 }
