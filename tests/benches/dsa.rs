@@ -1,7 +1,10 @@
-//! `cargo bench -p zbmd-tests --bench dsa [-- FILTER]`: arena layouts, one line each: ours, the published capacity,
-//! the proved bound, what greedy orders need, the gap to the bound, the time. Then sets of random layouts, and 200
-//! instances cut from a rectangle that each have ten seconds to find their capacity.
+//! `cargo bench -p zbmd-tests --bench dsa [-- FILTER] [SEEDS]`: arena layouts, one line each: ours, the published
+//! capacity, the proved bound, what greedy orders need, the gap to the bound, the time. Then sets of random layouts, and
+//! 200 instances cut from a rectangle that each have ten seconds to find their capacity.
+//!
+//! `-- cut 7 84` runs the instances of two seeds, `-- cut 5000..5200` those of a range.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use zbmd_scheduler::offsets::{Item, ItemLayout, LayoutLimits, solve, solve_until};
@@ -59,8 +62,8 @@ fn random(name: &str, items: impl Fn(u64, u64) -> Vec<Item>) {
     println!("{name:<18} {cases:>7} {mean:>12.3} % {worst:>8.3} % {seconds:>9.3} s");
 }
 
-/// Instances cut from a rectangle.
-const CUTS: u64 = 200;
+/// Seeds of the instances cut from a rectangle, unless others are asked for.
+const CUT_SEEDS: Range<u64> = 0..200;
 
 /// Time that each of them has.
 const CUT_TIME: Duration = Duration::from_secs(10);
@@ -89,17 +92,18 @@ fn cut_row(seed: u64) -> (bool, f64) {
 }
 
 /// How many cut instances fit their capacity, and in which times.
-fn cut_instances() {
-    let rows: Vec<(bool, f64)> = (0..CUTS).map(cut_row).collect();
+fn cut_instances(seeds: &[u64]) {
+    let rows: Vec<(bool, f64)> = seeds.iter().map(|&seed| cut_row(seed)).collect();
     let fitting = rows.iter().filter(|(fits, _)| *fits).count();
     let mut times: Vec<f64> = rows.iter().map(|(_, seconds)| *seconds).collect();
     times.sort_by(f64::total_cmp);
 
     let worst = times[times.len() - 1];
     println!(
-        "{:<18} {:>7} of {CUTS} fit, median {:.3} s, nine tenths {:.3} s, longest {worst:.3} s",
+        "{:<18} {:>7} of {} fit, median {:.3} s, nine tenths {:.3} s, longest {worst:.3} s",
         "cut",
         fitting,
+        rows.len(),
         times[times.len() / 2],
         times[times.len() * 9 / 10],
     );
@@ -107,15 +111,36 @@ fn cut_instances() {
         worst <= CUT_TIME.as_secs_f64() * 1.05,
         "the time limit is exceeded"
     );
-    // The goal is 95 %, which is not reached: the rest is for a regression, with room for a slower machine.
-    assert!(fitting * 100 >= 75 * rows.len(), "too few fit");
+    // Of the usual seeds 95 % and more fit; a slower machine has some room.
+    assert!(
+        seeds.len() < 100 || fitting * 100 >= 90 * rows.len(),
+        "too few fit"
+    );
+}
+
+/// A seed or a range of seeds.
+fn parse_seeds(word: &str) -> Option<Range<u64>> {
+    match word.split_once("..") {
+        Some((first, end)) => Some(first.parse().ok()?..end.parse().ok()?),
+        None => {
+            let seed = word.parse().ok()?;
+            Some(seed..seed + 1)
+        }
+    }
 }
 
 fn main() {
-    let words: Vec<String> = std::env::args()
+    let mut words: Vec<String> = std::env::args()
         .skip(1)
         .filter(|a| !a.starts_with('-'))
         .collect();
+    let seed_words = words.iter().filter_map(|word| parse_seeds(word));
+    let mut seeds: Vec<u64> = seed_words.flatten().collect();
+    words.retain(|word| parse_seeds(word).is_none());
+    if seeds.is_empty() {
+        seeds.extend(CUT_SEEDS);
+    }
+
     let wanted = |name: &str| words.iter().all(|w| name.contains(w.as_str()));
     println!(
         "{:<18} {:>7} {:>10} {:>10} {:>10} {:>8} {:>10} {:>10} {:>11}",
@@ -159,6 +184,6 @@ fn main() {
         }
     }
     if wanted("cut") {
-        cut_instances();
+        cut_instances(&seeds);
     }
 }

@@ -16,9 +16,9 @@ use super::group::BlockGroup;
 use super::search::{BlockShape, mix_bits};
 
 /// An empty rectangle of time and memory, whose offset is not known.
-struct EmptyRectangle {
-    moments: Range<u64>,
-    size: u32,
+pub(super) struct EmptyRectangle {
+    pub(super) moments: Range<u64>,
+    pub(super) size: u32,
 }
 
 /// Which steps of a profile are taken for the edges of empty rectangles.
@@ -47,12 +47,12 @@ struct FillerSweep {
 /// more often add up by chance.
 const PAIR_SPAN: usize = 64;
 
-/// Fillers for the units below `ceiling` that a group leaves empty.
-pub(super) fn make_fillers(
+/// Empty rectangles that a layout of a group within `ceiling` may have.
+pub(super) fn find_empty_rectangles(
     group: &BlockGroup,
     ceiling: u32,
     choice: FillerChoice,
-) -> Vec<BlockShape> {
+) -> Vec<EmptyRectangle> {
     let mut sweep = FillerSweep {
         choice,
         draws: 0,
@@ -66,10 +66,18 @@ pub(super) fn make_fillers(
     if choice.takes_rest {
         sweep.take_rest();
     }
+    sweep.rectangles
+}
 
+/// Fillers for the units below `ceiling` that a group leaves empty.
+pub(super) fn make_fillers(
+    group: &BlockGroup,
+    ceiling: u32,
+    choice: FillerChoice,
+) -> Vec<BlockShape> {
     let fullest_moments = find_fullest_moments(group);
     let mut fillers = Vec::new();
-    for rectangle in &sweep.rectangles {
+    for rectangle in find_empty_rectangles(group, ceiling, choice) {
         // A filler for the sections whose fullest moment it lives in.
         let section_from =
             |start: u64| fullest_moments.partition_point(|&moment| moment < start) as u32;

@@ -7,7 +7,7 @@
 //! 1. aliases are taken together into blocks (`blocks`), and time falls apart into groups that share no moment;
 //! 2. greedy orders, each group keeping its best (`greedy`);
 //! 3. where a capacity is given, many short searches for it (`restart`, `section_search`, `reasons`,
-//!    `fillers`);
+//!    `fillers`), among them searches with blocks joined to larger ones (`joins`);
 //! 4. branch and bound, group by group, the largest first (`descend`, `group`, `search`), or, where groups are too
 //!    large, window by window (`repair`).
 //!
@@ -21,6 +21,7 @@ mod fillers;
 mod floors;
 mod greedy;
 mod group;
+mod joins;
 mod reasons;
 mod repair;
 mod restart;

@@ -1,21 +1,24 @@
 //! Many short section searches for a capacity: what one order of decisions never finds, another finds at once.
 //!
 //! The searches differ by chance in how they break ties and in which blocks they try first, and learn from each other
-//! only in which sections fail. Half of them take bytes that may stay empty for blocks too (see `fillers`). Their lengths follow Luby, Sinclair & Zuckerman 1993, which is within a logarithm of
-//! the best lengths whatever the instance. Chance is a fixed sequence, so that the same budget gives the same layout.
+//! only in which sections fail. Half of them take bytes that may stay empty for blocks too (see `fillers`), and after
+//! each comes one in which blocks are joined (see `joins`). Their lengths follow Luby, Sinclair & Zuckerman 1993, which is
+//! within a logarithm of the best lengths whatever the instance. Chance is a fixed sequence, so that the same budget
+//! gives the same layout.
 
 use super::blocks::LayoutProblem;
 use super::fillers::{FillerChoice, make_fillers};
 use super::greedy::LayoutDraft;
 use super::group::{BlockGroup, StepBudget};
+use super::joins::JoinAttempts;
 use super::search::{BlockShape, FitOutcome, mix_bits};
 use super::section_search::{SectionOrder, SectionSearch};
 
 /// Most blocks and fillers of a group that is searched by section: each is a level of recursion or two.
-const MAX_BLOCKS: usize = 800;
+pub(super) const MAX_BLOCKS: usize = 800;
 
 /// Steps of the shortest search, for each block: some thousand decisions in all.
-const SHORTEST_SEARCH: u64 = 50;
+pub(super) const SHORTEST_SEARCH: u64 = 50;
 
 /// Blocks among which the next in an order is drawn.
 const DRAW_WIDTH: u64 = 10;
@@ -147,6 +150,7 @@ pub(super) fn fit_by_section(
     let section_count = section_ends.max().unwrap_or(0) as usize;
     let mut failures = vec![0; section_count];
     let shortest_search = SHORTEST_SEARCH * group.shapes.len() as u64;
+    let mut join_attempts = JoinAttempts::default();
 
     for round in 0.. {
         let kind_count = KINDS.len() as u64;
@@ -186,6 +190,10 @@ pub(super) fn fit_by_section(
                 offsets.truncate(group.shapes.len());
                 return (outcome, offsets);
             }
+        }
+
+        if let Some(offsets) = join_attempts.fit(group, ceiling, round, budget) {
+            return (FitOutcome::Found, offsets);
         }
     }
     (FitOutcome::Budget, Vec::new())
@@ -230,7 +238,7 @@ fn rank_fillers(group: &BlockGroup, fillers: &[BlockShape], ranking: &mut Vec<u3
 }
 
 /// The sequence 1, 1, 2, 1, 1, 2, 4, 1, ... from index 1 on.
-fn luby(index: u64) -> u64 {
+pub(super) fn luby(index: u64) -> u64 {
     let mut rest = index;
     while !(rest + 1).is_power_of_two() {
         // Past the longest run of the sequence that is complete.

@@ -7,6 +7,7 @@ use super::{
 };
 
 mod fillers;
+mod joins;
 mod section_search;
 
 /// Seeded xorshift: the tests need variety, not quality.

@@ -8,7 +8,7 @@ use super::super::search::BlockShape;
 use super::{Random, item};
 
 /// The only group of some items.
-fn group_of(items: &[Item]) -> BlockGroup {
+pub(super) fn group_of(items: &[Item]) -> BlockGroup {
     let problem = LayoutProblem::new(items).unwrap();
     BlockGroup::new(&problem.blocks, &problem.loads).unwrap()
 }
