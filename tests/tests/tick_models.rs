@@ -62,6 +62,7 @@ fn check(
             registry,
             machine: &machine,
             plan: &plan,
+            contingencies: None,
             inputs: &inputs,
             iterations: Some(iterations),
             max_ticks: None,
