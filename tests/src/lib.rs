@@ -22,6 +22,7 @@ pub mod onnx;
 pub mod operator_graphs;
 pub mod random;
 pub mod rival_process;
+pub mod rivals;
 pub mod run;
 pub mod sdf;
 pub mod sets;
