@@ -28,6 +28,7 @@ pub mod sdf;
 pub mod sets;
 pub mod signal;
 pub mod sim;
+pub mod step_actor;
 pub mod stepper;
 pub mod ticks;
 pub mod timed;
