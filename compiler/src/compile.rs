@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use bytes::Bytes;
+use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::Meta;
 use zbmd_ir::verify::{Verified, VerifiedModes, verify_modes};
-use zbmd_ir::{BlobId, Graph, Machine, Program, TiVec};
+use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiSlice, TiVec};
 use zbmd_scheduler::Estimate;
 
 use crate::analysis::Analysis;
@@ -13,6 +14,7 @@ use crate::calibrate::{self, CalibrateOptions, Calibration};
 use crate::codes::Code;
 use crate::compilation::Compilation;
 use crate::contingency::ImpossibleLoss;
+use crate::cost_table::CostSources;
 use crate::costs::MeasuredCosts;
 use crate::cpu_only::CpuOnlyActors;
 use crate::diag::{Diagnostic, Diagnostics, Sink};
@@ -397,6 +399,28 @@ pub fn read_machine(path: impl AsRef<Path>) -> Result<(Machine, MeasuredCosts), 
     let outcome = Target::read(&file, &mut reports);
     let (target, _) = reports.finish(outcome)?;
     Ok((target.machine, target.measured))
+}
+
+/// What each actor of a graph costs on each device of a machine file: as measured where it was, otherwise by the roofline.
+///
+/// # Errors
+/// Everything that is wrong with the file.
+pub fn costs_of_machine(
+    graph: &Graph,
+    blobs: &TiSlice<BlobId, Bytes>,
+    registry: &Registry,
+    path: impl AsRef<Path>,
+) -> Result<Costs, Diagnostics> {
+    let mut reports = Reports::default();
+    let file = MachineChoice::File(path.as_ref().to_owned());
+    let outcome = Target::read(&file, &mut reports);
+    let (target, _) = reports.finish(outcome)?;
+    let sources = CostSources {
+        target: &target,
+        registry,
+        blobs,
+    };
+    Ok(sources.cost_table(graph))
 }
 
 fn text_source<'a>(name: &'a str, text: &'a str, folder: &'a Path) -> Source<'a> {

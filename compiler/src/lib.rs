@@ -71,7 +71,7 @@ pub use codes::Code;
 pub use compile::{
     Compiled, CompiledModes, analyse_file, analyse_str, calibrate_file, calibrate_graph,
     calibrate_str, check_file, check_str, compile_file, compile_graph, compile_onnx, compile_str,
-    graph_of_file, graph_of_onnx, read_machine,
+    costs_of_machine, graph_of_file, graph_of_onnx, read_machine,
 };
 pub use contingency::ImpossibleLoss;
 pub use cpu_only::{CpuOnlyActor, CpuOnlyActors};

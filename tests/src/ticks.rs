@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_ir::{Graph, Program, TiSlice};
-use zbmd_tick_scheduler::schedule;
+use zbmd_tick_scheduler::{contingencies, schedule};
 use zbmd_tick_sim::machine::{Injection, RunInput, RunOutcome, Stepping, run};
 use zbmd_ticks::{
-    Clocks, FrameRun, LinkId, NodeId, Oscillators, TickMachine, TickPlan, Topology, VerifiedPlan,
-    verify,
+    Clocks, FrameRun, LinkId, NodeId, Oscillators, TickContingencies, TickMachine, TickPlan,
+    Topology, VerifiedPlan, verify,
 };
 
 use crate::random::{self, Shape};
@@ -143,18 +143,68 @@ impl Case {
         injections: &[Injection],
     ) -> RunOutcome {
         let input = RunInput {
+            injections,
+            stepping,
+            ..self.input(plan, registry)
+        };
+        run(&input).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Runs the plan of the whole machine frame by frame, and goes on after losses with other plans.
+    ///
+    /// # Panics
+    /// If it cannot be run.
+    pub fn run_through_losses(
+        &self,
+        contingencies: &TickContingencies,
+        registry: &Registry,
+        injections: &[Injection],
+    ) -> RunOutcome {
+        let input = RunInput {
+            contingencies: Some(contingencies),
+            injections,
+            ..self.input(contingencies.main(), registry)
+        };
+        run(&input).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    fn input<'a>(&'a self, plan: &'a VerifiedPlan, registry: &'a Registry) -> RunInput<'a> {
+        RunInput {
             graph: &self.graph,
             blobs: TiSlice::from_ref(&[]),
             registry,
             machine: &self.machine,
             plan,
+            contingencies: None,
             inputs: &self.inputs,
             iterations: Some(self.iterations),
             max_ticks: None,
-            injections,
-            stepping,
-        };
-        run(&input).unwrap_or_else(|e| panic!("{e}"))
+            injections: &[],
+            stepping: Stepping::EveryFrame,
+        }
+    }
+
+    /// Plans for the loss of each node and link that the plan uses, verified.
+    ///
+    /// # Panics
+    /// If there is none for a loss that leaves a node, or one is refused.
+    pub fn contingencies(&self) -> TickContingencies {
+        let schedules = contingencies(&self.graph, &self.machine, &self.plan);
+        let schedules = schedules.unwrap_or_else(|e| panic!("{e}"));
+        let node_count = self.plan.waiting_frames.len();
+        let plans = schedules.into_iter().filter_map(|schedule| {
+            let lost = schedule.lost;
+            match schedule.result {
+                Ok(scheduled) => Some((lost, scheduled.plan)),
+                Err(error) => {
+                    assert_eq!(node_count, 1, "without {lost}: {error}");
+                    None
+                }
+            }
+        });
+        let main = self.plan.clone();
+        let table = TickContingencies::verify(&self.graph, &self.machine, main, plans.collect());
+        table.unwrap_or_else(|(lost, errors)| panic!("without {lost}: {errors:#?}"))
     }
 }
 

@@ -3,8 +3,8 @@
 
 use zbmd_tests::mix;
 use zbmd_tests::ticks::{Case, mutate};
-use zbmd_tick_sim::machine::{FaultKind, Injection, InjectionKind, RunFault, Stepping};
-use zbmd_ticks::{ControlLaw, LinkId, verify};
+use zbmd_tick_sim::machine::{FaultKind, FrameHarm, Injection, RunFault, Stepping};
+use zbmd_ticks::{ControlLaw, LinkId, NodeId, TickLoss, verify};
 
 /// As many as a variable says, or else a number for every day.
 fn count(variable: &str, daily: u64) -> u64 {
@@ -77,12 +77,15 @@ fn a_frame_is_missed_in_the_tick_in_which_it_was_due() {
         }
         let link = LinkId(rng.u32(0..network.links().len() as u32));
         let tick = rng.u64(0..whole_run.ticks - latency);
-        let (kind, seen) = match rng.u8(0..3) {
-            0 => (InjectionKind::Lose, FaultKind::Missing),
-            1 => (InjectionKind::Cut, FaultKind::Missing),
-            _ => (InjectionKind::Flip { bit: rng.u32(..) }, FaultKind::Corrupt),
+        let frame = |harm: FrameHarm| Injection::Frame { link, tick, harm };
+        let (injection, seen) = match rng.u8(0..3) {
+            0 => (frame(FrameHarm::Lose), FaultKind::Missing),
+            1 => (Injection::Cut { link, tick }, FaultKind::Missing),
+            _ => {
+                let harm = FrameHarm::Flip { bit: rng.u32(..) };
+                (frame(harm), FaultKind::Corrupt)
+            }
         };
-        let injection = Injection { link, tick, kind };
         let outcome = case.run(&case.plan, &registry, Stepping::EveryFrame, &[injection]);
         let expected = RunFault {
             node: network.links()[link].to,
@@ -100,6 +103,80 @@ fn a_frame_is_missed_in_the_tick_in_which_it_was_due() {
         checked += 1;
     }
     assert!(checked > 50, "{checked}");
+}
+
+/// A node, a link in one or both directions, or a frame, lost or changed, at random; and what is lost for good.
+fn random_loss(case: &Case, ticks: u64, rng: &mut fastrand::Rng) -> (Vec<Injection>, u64) {
+    let network = case.machine.network().expect("a machine");
+    let tick = rng.u64(0..ticks - case.machine.latency_ticks);
+    let link = LinkId(rng.u32(0..network.links().len() as u32));
+    let frame = |harm: FrameHarm| vec![Injection::Frame { link, tick, harm }];
+    let injections = match rng.u8(0..6) {
+        0 => frame(FrameHarm::Lose),
+        1 => frame(FrameHarm::Flip { bit: rng.u32(..) }),
+        2 => vec![Injection::Cut { link, tick }],
+        3 => {
+            let reverse = network.reverse(link).expect("links go both ways");
+            let both = [link, reverse];
+            both.map(|link| Injection::Cut { link, tick }).to_vec()
+        }
+        _ => {
+            let node = NodeId(rng.u32(0..network.node_count() as u32));
+            vec![Injection::Stop { node, tick }]
+        }
+    };
+    (injections, tick)
+}
+
+#[test]
+fn every_loss_is_noticed_when_it_was_due_and_survived_with_the_same_output() {
+    let registry = mix::registry();
+    let mut rng = fastrand::Rng::with_seed(8);
+    let (mut checked, mut resumed, mut plans) = (0, 0, 0);
+    let seeds = count("ZBMD_TICK_LOSSES", 100);
+    for seed in 0..seeds {
+        let case = Case::new(seed, &registry);
+        let network = case.machine.network().expect("a machine");
+        let contingencies = case.contingencies();
+        let whole_run = case.run_through_losses(&contingencies, &registry, &[]);
+        assert_eq!(whole_run.outputs, case.expected, "seed {seed}");
+        plans += contingencies.list().len();
+        if network.links().is_empty() || whole_run.ticks <= case.machine.latency_ticks + 1 {
+            continue;
+        }
+
+        let (injections, tick) = random_loss(&case, whole_run.ticks, &mut rng);
+        let outcome = case.run_through_losses(&contingencies, &registry, &injections);
+        assert_eq!(outcome.fault, None, "seed {seed}: {injections:?}");
+        assert_eq!(
+            outcome.outputs, case.expected,
+            "seed {seed}: {injections:?}"
+        );
+        let first = outcome.recoveries[0];
+        let lost_frame = (
+            first.fault.link,
+            first.fault.tick - case.machine.latency_ticks,
+        );
+        let expected_loss = match injections[0] {
+            Injection::Frame { link, tick, .. } => {
+                assert_eq!(lost_frame, (link, tick), "seed {seed}");
+                None
+            }
+            Injection::Cut { link, .. } => Some(TickLoss::of_link(&network, link)),
+            Injection::Stop { node, .. } => {
+                assert_eq!(network.links()[lost_frame.0].from, node, "seed {seed}");
+                Some(TickLoss::Node(node))
+            }
+        };
+        assert_eq!(first.lost, expected_loss, "seed {seed}");
+        assert_eq!(lost_frame.1, tick, "seed {seed}: {injections:?}");
+        checked += 1;
+        resumed += u64::from(outcome.recoveries.iter().any(|r| r.resumption.is_some()));
+    }
+    eprintln!(
+        "{checked} losses, {resumed} of which went back to a border, {plans} plans for losses"
+    );
+    assert!(checked > seeds / 2 && resumed > checked / 4);
 }
 
 /// Without control the buffers of clocks that differ by eight in a hundred run over or dry, and the run says so.

@@ -128,7 +128,9 @@ Examples:
   zbmdc simulate agc.ron --machine torus.ron --input iq=noise.cf32 --output out=out.cf32
   zbmdc simulate agc.ron --machine torus.ron --calendar   what every node does in which tick
   zbmdc simulate agc.ron --machine torus.ron --plots clocks
-                                                          frequencies, phases and fills over time")]
+                                                          frequencies, phases and fills over time
+  zbmdc simulate agc.ron --machine torus.ron --contingencies single --lose n3@500
+                                                          goes on without node 3")]
     Simulate(Simulate),
     /// List the devices that a model is compiled for when no machine is given
     #[command(after_help = "\
@@ -265,6 +267,10 @@ pub(crate) struct Simulate {
     /// The machine that keeps time
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: PathBuf,
+    /// Machine file whose first device says what firings take, as measured or by its roofline: so many ticks at the
+    /// nominal rate of the clocks, for all actors that the other machine file has no ticks for
+    #[arg(long, value_name = "FILE")]
+    pub(crate) costs: Option<PathBuf>,
     /// Stop after so many ticks of each node; by default at the end of the inputs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub(crate) ticks: Option<u64>,
@@ -280,9 +286,19 @@ pub(crate) struct Simulate {
     /// Print what every node does in which tick, and run nothing
     #[arg(long)]
     pub(crate) calendar: bool,
+    /// Draw what every node and link does in which tick: an .svg, or an .html with the plans for losses too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) draw: Option<PathBuf>,
     /// Visit only ticks in which a calendar has an entry: the same output without clocks and buffers, much sooner
     #[arg(long)]
     pub(crate) events: bool,
+    /// Make plans ahead for when nodes or links are lost, with which the run goes on then
+    #[arg(long, value_name = "LOSSES", default_value = "none")]
+    pub(crate) contingencies: TickContingencyChoice,
+    /// Lose something in a tick of it or its sender: a node, a link, or one frame of a link, such as `n3@500`, `l7@500`
+    /// or `frame:l7@500`
+    #[arg(long = "lose", value_name = "WHAT@TICK", value_parser = loss_at, conflicts_with_all = ["events", "plots"])]
+    pub(crate) losses: Vec<LossAt>,
     /// Folder for frequencies, phases and fills over time, as SVG and CSV
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
@@ -563,6 +579,42 @@ pub(crate) enum Contingencies {
     Hosts,
     /// For the loss of any one device and of any two, and of any one host if there are hosts
     Pairs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TickContingencyChoice {
+    /// No plans beside that for the whole machine
+    None,
+    /// For the loss of any one node and of any one link
+    Single,
+}
+
+/// What `--lose` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LossAt {
+    pub(crate) part: LostPart,
+    pub(crate) tick: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LostPart {
+    Node(u32),
+    Link(u32),
+    /// One frame of a link.
+    Frame(u32),
+}
+
+fn loss_at(text: &str) -> Result<LossAt, String> {
+    let parse = || {
+        let (part, tick) = text.split_once('@')?;
+        let number = |prefix: &str| part.strip_prefix(prefix)?.parse::<u32>().ok();
+        let frame = number("frame:l").map(LostPart::Frame);
+        let link = number("l").map(LostPart::Link);
+        let part = frame.or(link).or(number("n").map(LostPart::Node))?;
+        let tick = tick.parse().ok()?;
+        Some(LossAt { part, tick })
+    };
+    parse().ok_or_else(|| "write n3@500, l7@500 or frame:l7@500".to_owned())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,12 +1,15 @@
 //! `zbmdc simulate`: a model on a simulated machine that keeps time.
 
+mod draw;
+mod losses;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use bytes::Bytes;
 use zbmd_backends::standard_registry;
-use zbmd_compiler::{Code, Diagnostics, graph_of_file};
+use zbmd_compiler::{Code, Diagnostics, costs_of_machine, graph_of_file};
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{ActorId, BlobId, Graph, TiVec};
 use zbmd_tick_scheduler::{TickSchedule, schedule};
@@ -14,7 +17,9 @@ use zbmd_tick_sim::clock::{ClockSimulation, Recorder};
 use zbmd_tick_sim::machine::{RunInput, RunOutcome, Stepping, run};
 use zbmd_ticks::{Network, TickMachine, VerifiedPlan, tick_calendar, verify};
 
-use crate::args::Simulate;
+use self::draw::write_drawing;
+use self::losses::{LossPlans, injections, plan_losses, write_plans, write_recoveries};
+use crate::args::{Simulate, TickContingencyChoice};
 use crate::model_input::given_options;
 use crate::output::{CHECK_FOLDER, Exit, Voice, print, say, single_error};
 
@@ -41,34 +46,14 @@ struct Simulated {
     network: Network,
     scheduled: TickSchedule,
     plan: VerifiedPlan,
+    losses: Option<LossPlans>,
 }
 
 fn simulate_model(args: &Simulate) -> Result<Exit, Diagnostics> {
-    let options = given_options(&args.given)?;
-    let (graph, blobs) = graph_of_file(&args.model, &options)?;
-    let machine = read_machine(&args.machine)?;
-    let wrong_machine = |message: String| single_error(Code::E0507, message, MACHINE_HELP);
-    let network = machine
-        .network()
-        .map_err(|e| wrong_machine(e.to_string()))?;
-    let scheduled = schedule(&graph, &machine).map_err(|e| {
-        single_error(
-            Code::E0506,
-            e.to_string(),
-            "give the machine more of it, or the model less to do",
-        )
-    })?;
-    let plan = verify(&graph, &machine, scheduled.plan.clone());
-    // A refused plan of our own scheduler is our bug.
-    let plan = plan.unwrap_or_else(|errors| panic!("the plan is refused: {errors:?}"));
-    let simulated = Simulated {
-        graph,
-        blobs,
-        machine,
-        network,
-        scheduled,
-        plan,
-    };
+    let simulated = plan_model(args)?;
+    if let Some(path) = &args.draw {
+        write_drawing(path, &simulated)?;
+    }
     if args.calendar {
         let text = tick_calendar(&simulated.graph, &simulated.machine, &simulated.plan);
         return Ok(print(&text));
@@ -84,6 +69,43 @@ fn simulate_model(args: &Simulate) -> Result<Exit, Diagnostics> {
         return Ok(Exit::Wrong);
     }
     Ok(print(&report(args, &simulated, &outcome)))
+}
+
+/// Reads model and machine, and makes the plans.
+fn plan_model(args: &Simulate) -> Result<Simulated, Diagnostics> {
+    let options = given_options(&args.given)?;
+    let (graph, blobs) = graph_of_file(&args.model, &options)?;
+    let mut machine = read_machine(&args.machine)?;
+    if let Some(path) = &args.costs {
+        price_firings(&mut machine, &graph, &blobs, path)?;
+    }
+    let wrong_machine = |message: String| single_error(Code::E0507, message, MACHINE_HELP);
+    let network = machine
+        .network()
+        .map_err(|e| wrong_machine(e.to_string()))?;
+    let scheduled = schedule(&graph, &machine).map_err(|e| {
+        single_error(
+            Code::E0506,
+            e.to_string(),
+            "give the machine more of it, or the model less to do",
+        )
+    })?;
+    let plan = verify(&graph, &machine, scheduled.plan.clone());
+    // A refused plan of our own scheduler is our bug.
+    let plan = plan.unwrap_or_else(|errors| panic!("the plan is refused: {errors:?}"));
+    let losses = match args.contingencies {
+        TickContingencyChoice::None => None,
+        TickContingencyChoice::Single => Some(plan_losses(&graph, &machine, &plan)?),
+    };
+    Ok(Simulated {
+        graph,
+        blobs,
+        machine,
+        network,
+        scheduled,
+        plan,
+        losses,
+    })
 }
 
 const MACHINE_HELP: &str =
@@ -109,6 +131,30 @@ fn read_machine(path: &Path) -> Result<TickMachine, Diagnostics> {
     })
 }
 
+/// Gives every actor that has no ticks of its own those that a firing takes on the first device of a machine file.
+fn price_firings(
+    machine: &mut TickMachine,
+    graph: &Graph,
+    blobs: &TiVec<BlobId, Bytes>,
+    path: &Path,
+) -> Result<(), Diagnostics> {
+    let costs = costs_of_machine(graph, blobs, &standard_registry(), path)?;
+    let ticks_of_ps = machine.clocks().nominal_hz / 1e12;
+    let given = machine.op_ticks.clone();
+    for (actor, row) in graph.actors.iter().zip(&costs.table) {
+        let is_named = [&actor.name, &actor.op]
+            .into_iter()
+            .any(|name| given.contains_key(name));
+        let cost = row.first().copied().flatten();
+        if let (false, Some(cost)) = (is_named, cost) {
+            let ps = cost.call_ps.saturating_add(cost.firing_ps);
+            let ticks = (ps as f64 * ticks_of_ps).ceil().max(1.0);
+            machine.op_ticks.insert(actor.name.clone(), ticks as u64);
+        }
+    }
+    Ok(())
+}
+
 fn run_model(args: &Simulate, simulated: &Simulated) -> Result<RunOutcome, Diagnostics> {
     let plan = &simulated.plan;
     let iterations = match args.ticks {
@@ -117,16 +163,18 @@ fn run_model(args: &Simulate, simulated: &Simulated) -> Result<RunOutcome, Diagn
         None => u64::MAX,
     };
     let inputs = read_inputs(args, &simulated.graph, iterations)?;
+    let injections = injections(&simulated.network, &args.losses)?;
     let input = RunInput {
         graph: &simulated.graph,
         blobs: &simulated.blobs,
         registry: &standard_registry(),
         machine: &simulated.machine,
         plan,
+        contingencies: simulated.losses.as_ref().map(|losses| &losses.table),
         inputs: &inputs,
         iterations: (iterations < u64::MAX).then_some(iterations),
         max_ticks: args.ticks,
-        injections: &[],
+        injections: &injections,
         stepping: if args.events {
             Stepping::Events
         } else {
@@ -256,6 +304,7 @@ fn report(args: &Simulate, simulated: &Simulated, outcome: &RunOutcome) -> Strin
         outcome.iterations,
         outcome.ticks
     );
+    write_recoveries(&mut text, &simulated.network, &outcome.recoveries);
     if !args.report {
         return text;
     }
@@ -291,6 +340,9 @@ fn report(args: &Simulate, simulated: &Simulated, outcome: &RunOutcome) -> Strin
             "buffers      held {} to {} of {frames} frames, none over- or underflowed",
             fills.min, fills.max
         );
+    }
+    if let Some(losses) = &simulated.losses {
+        write_plans(&mut text, &simulated.network, losses);
     }
     for (sink, bytes) in &outcome.outputs {
         let _ = writeln!(text, "sink         {sink}: {} bytes", bytes.len());

@@ -10,6 +10,8 @@
 //! Knows no scheduler and no simulation.
 
 mod clocks;
+mod contingency;
+mod drawing;
 mod machine;
 mod network;
 mod plan;
@@ -18,9 +20,11 @@ mod topology;
 pub mod verify;
 
 pub use clocks::{Clocks, ClocksError, Control, ControlLaw, ElasticBuffers, Oscillators, Ramp};
+pub use contingency::{TickContingencies, TickContingency, TickLoss};
+pub use drawing::tick_drawing;
 pub use machine::{MachineError, TickMachine};
 pub use network::{LinkEnds, LinkId, Network, NetworkError, NodeId};
 pub use plan::{FrameRun, Hop, Message, TickBuffer, TickPlan};
 pub use text::tick_calendar;
 pub use topology::{Topology, TopologyError};
-pub use verify::{TickError, VerifiedPlan, verify};
+pub use verify::{TickError, VerifiedPlan, verify, verify_without};

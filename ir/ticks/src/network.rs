@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use zbmd_ir::{TiVec, id_type};
 
+use crate::TickLoss;
+
 id_type!(/// A node of a [`Network`].
     NodeId, "n");
 id_type!(/// A one-way link of a [`Network`].
@@ -78,7 +80,7 @@ pub enum NetworkError {
 }
 
 /// Nodes, and one-way links between them: for each link there is one in the other direction, at most one link goes from
-/// one node to another, and every node can be reached from every other.
+/// one node to another, and every node can be reached from every other; [`Network::without`] may break the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
     links: TiVec<LinkId, LinkEnds>,
@@ -194,5 +196,23 @@ impl Network {
     pub fn link_between(&self, from: NodeId, to: NodeId) -> Option<LinkId> {
         let mut links = self.outgoing[from].iter().copied();
         links.find(|&link| self.links[link].to == to)
+    }
+
+    /// The link in the other direction. O(links of its node).
+    pub fn reverse(&self, link: LinkId) -> Option<LinkId> {
+        let LinkEnds { from, to } = self.links[link];
+        self.link_between(to, from)
+    }
+
+    /// What is left after losses: the same ids, but no node has a link that is lost. Some nodes may not be reached any
+    /// more. O(links * losses).
+    #[must_use]
+    pub fn without(&self, lost: &[TickLoss]) -> Self {
+        let mut rest = self.clone();
+        let lists = rest.incoming.iter_mut().chain(&mut rest.outgoing);
+        for links in lists {
+            links.retain(|&link| !lost.iter().any(|loss| loss.takes_link(self, link)));
+        }
+        rest
     }
 }

@@ -26,6 +26,9 @@ pub enum TickScheduleError {
         /// How many are allowed.
         max: u64,
     },
+    /// A loss that leaves nothing.
+    #[error("no node is left: add a second one")]
+    NoNode,
     /// Buffers do not fit.
     #[error(
         "the buffers of {node} take {needed} bytes in the best placement, but it has {memory}: raise `memory_bytes` or use more nodes"

@@ -7,6 +7,7 @@
 mod attempt;
 mod bound;
 mod buffers;
+mod contingency;
 mod error;
 mod order;
 mod place;
@@ -18,8 +19,9 @@ mod search;
 mod tests;
 
 use zbmd_ir::Graph;
-use zbmd_ticks::{TickMachine, TickPlan};
+use zbmd_ticks::{Network, TickLoss, TickMachine, TickPlan};
 
+pub use contingency::{LossSchedule, contingencies};
 pub use error::TickScheduleError;
 
 /// A plan, and how good it is.
@@ -48,8 +50,17 @@ impl TickSchedule {
 /// # Errors
 /// See [`TickScheduleError`].
 pub fn schedule(graph: &Graph, machine: &TickMachine) -> Result<TickSchedule, TickScheduleError> {
-    let network = machine.network()?;
-    let problem = problem::Problem::new(graph, machine, &network)?;
+    schedule_on(graph, machine, &machine.network()?, None)
+}
+
+/// Makes a plan for a machine's network, or for what is left of it after a loss.
+fn schedule_on(
+    graph: &Graph,
+    machine: &TickMachine,
+    network: &Network,
+    lost: Option<TickLoss>,
+) -> Result<TickSchedule, TickScheduleError> {
+    let problem = problem::Problem::new(graph, machine, network, lost)?;
     let bound = bound::period_bound(&problem)?;
     let placements = place::placements(&problem);
     let plan = search::best_plan(&problem, bound, &placements)?;

@@ -35,7 +35,7 @@ pub(crate) fn placements(problem: &Problem<'_>) -> Vec<TiVec<ActorId, NodeId>> {
 }
 
 /// Strongly connected components of the graph, those of one actor among them.
-fn circles(problem: &Problem<'_>) -> Vec<Vec<ActorId>> {
+pub(crate) fn circles(problem: &Problem<'_>) -> Vec<Vec<ActorId>> {
     let mut graph = DiGraph::<(), ()>::new();
     for _ in problem.graph.actors.keys() {
         graph.add_node(());
@@ -56,10 +56,10 @@ fn circles(problem: &Problem<'_>) -> Vec<Vec<ActorId>> {
     components
 }
 
-/// As many nodes as can be used, nearest to node 0 first.
+/// As many nodes as can be used, nearest to the first first.
 fn nearest_nodes(problem: &Problem<'_>, actors: usize) -> Vec<NodeId> {
-    let hops = hops_from(problem.network, NodeId(0));
-    let mut nodes: Vec<NodeId> = problem.network.nodes().collect();
+    let hops = hops_from(problem.network, problem.nodes[0]);
+    let mut nodes = problem.nodes.clone();
     nodes.sort_by_key(|&node| (hops[node], node));
     nodes.truncate(actors.min(MAX_NODES));
     nodes

@@ -2,9 +2,10 @@
 
 use zbmd_ir::{ActorId, ChannelId, Graph, TiVec};
 use zbmd_scheduler::{check_deadlock, repetition};
-use zbmd_ticks::{Network, TickMachine};
+use zbmd_ticks::{Network, NodeId, TickLoss, TickMachine};
 
 use crate::TickScheduleError;
+use crate::route::hops_from;
 
 /// Most firings of an iteration.
 const MAX_FIRINGS: u64 = 1 << 20;
@@ -53,6 +54,8 @@ pub(crate) struct Problem<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) machine: &'a TickMachine,
     pub(crate) network: &'a Network,
+    /// Nodes that may be used, each of which can be reached from each other, ascending.
+    pub(crate) nodes: Vec<NodeId>,
     pub(crate) durations: TiVec<ActorId, u64>,
     pub(crate) firings: TiVec<ActorId, u64>,
     pub(crate) inputs: TiVec<ActorId, Vec<Input>>,
@@ -65,7 +68,12 @@ impl<'a> Problem<'a> {
         graph: &'a Graph,
         machine: &'a TickMachine,
         network: &'a Network,
+        lost: Option<TickLoss>,
     ) -> Result<Self, TickScheduleError> {
+        let nodes = largest_part(network, lost);
+        if nodes.is_empty() {
+            return Err(TickScheduleError::NoNode);
+        }
         let firings = repetition(graph)?;
         let total_firings = firings.iter().fold(0_u64, |sum, &q| sum.saturating_add(q));
         check_size("firings", total_firings, MAX_FIRINGS)?;
@@ -120,6 +128,7 @@ impl<'a> Problem<'a> {
             graph,
             machine,
             network,
+            nodes,
             durations,
             firings,
             inputs,
@@ -159,6 +168,26 @@ impl<'a> Problem<'a> {
         let reaches_before = first < latest_iteration * tokens;
         std::iter::once(latest).chain(reaches_before.then_some(before))
     }
+}
+
+/// The most nodes that can still reach each other after a loss; of parts that are equally large, the one with the lowest
+/// node.
+fn largest_part(network: &Network, lost: Option<TickLoss>) -> Vec<NodeId> {
+    let mut largest: Vec<NodeId> = Vec::new();
+    let mut is_known: TiVec<NodeId, bool> = vec![false; network.node_count()].into();
+    for first in network.nodes() {
+        if is_known[first] || lost == Some(TickLoss::Node(first)) {
+            continue;
+        }
+        let hops = hops_from(network, first);
+        let reached = hops.iter_enumerated().filter(|(_, hops)| **hops < u16::MAX);
+        let part: Vec<NodeId> = reached.map(|(node, _)| node).collect();
+        part.iter().for_each(|&node| is_known[node] = true);
+        if part.len() > largest.len() {
+            largest = part;
+        }
+    }
+    largest
 }
 
 fn check_size(what: &'static str, found: u64, max: u64) -> Result<(), TickScheduleError> {

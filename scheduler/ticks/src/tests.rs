@@ -3,15 +3,22 @@
 use std::collections::BTreeMap;
 
 use zbmd_ir::{
-    Actor, ActorId, Channel, DType, Endpoint, Graph, InPort, OutPort, Params, Reader, Role,
+    Actor, ActorId, Channel, DType, Endpoint, Graph, InPort, OutPort, Params, Reader, Role, TiVec,
     TokenType,
 };
-use zbmd_ticks::{TickMachine, Topology, VerifiedPlan, tick_calendar, verify};
+use zbmd_ticks::{
+    LinkId, NodeId, TickContingencies, TickLoss, TickMachine, Topology, VerifiedPlan,
+    tick_calendar, tick_drawing, verify,
+};
 
-use crate::{TickSchedule, TickScheduleError, schedule};
+use crate::attempt::timetable;
+use crate::bound::period_bound;
+use crate::order::firing_order;
+use crate::problem::Problem;
+use crate::{TickSchedule, TickScheduleError, contingencies, schedule};
 
 /// A channel of a test graph: tokens written and read per firing, and initial tokens.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Edge {
     from: usize,
     to: usize,
@@ -163,6 +170,57 @@ fn rates_that_differ_are_scheduled_firing_by_firing() {
     }
 }
 
+/// The shortest period of all placements of four actors on three nodes is not below the bound, and often at it.
+#[test]
+fn no_placement_goes_below_the_bound() {
+    let mut number = 25_u64;
+    let mut below = |limit: u64| {
+        number = number
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (number >> 33) % limit
+    };
+    let (mut graphs, mut at_bound) = (0, 0);
+    while graphs < 60 {
+        // A circle through some of the actors, and channels forward.
+        let last = 1 + below(3) as usize;
+        let rate = 1 + below(4);
+        let mut edges = vec![edge(0, 1, (rate, rate), 0), edge(1, 2, (1, 1), 0)];
+        edges.push(edge(2, 3, (rate, rate), 0));
+        edges.push(edge(last, 0, (1, 1), 1 + below(2)));
+        let graph = graph(4, &edges);
+        let mut machine = machine(Topology::Line { nodes: 3 });
+        machine.frame_bits = 8 << below(3);
+        machine.latency_ticks = 1 + below(4);
+        for actor in 0..4 {
+            machine.op_ticks.insert(format!("x{actor}"), 1 + below(12));
+        }
+
+        let network = machine.network().expect("a machine");
+        let problem = Problem::new(&graph, &machine, &network, None).expect("a small graph");
+        let bound = period_bound(&problem).expect("a bound");
+        let order = firing_order(&problem);
+        let placements = (0..81_u32).map(|code| -> TiVec<ActorId, NodeId> {
+            let nodes = [code % 3, code / 3 % 3, code / 9 % 3, code / 27];
+            nodes.into_iter().map(NodeId).collect()
+        });
+        let placements: Vec<_> = placements.collect();
+        let is_met = |period: u64| {
+            let mut placements = placements.iter();
+            placements.any(|placement| timetable(&problem, placement, &order, period).is_some())
+        };
+        for period in 1..bound {
+            assert!(
+                !is_met(period),
+                "{period} is below {bound}: {edges:?} {machine:?}"
+            );
+        }
+        graphs += 1;
+        at_bound += usize::from(is_met(bound));
+    }
+    assert!(at_bound > 40, "{at_bound} of {graphs}");
+}
+
 #[test]
 fn too_little_memory_is_said() {
     let edges = [edge(0, 1, (50, 50), 0)];
@@ -173,6 +231,50 @@ fn too_little_memory_is_said() {
     assert!(
         matches!(error, TickScheduleError::Memory { memory: 100, .. }),
         "{error}"
+    );
+}
+
+#[test]
+fn without_a_node_in_the_middle_the_larger_part_goes_on() {
+    let edges = [edge(0, 1, (1, 1), 0), edge(1, 2, (1, 1), 0)];
+    let graph = graph(3, &edges);
+    let mut machine = machine(Topology::Line { nodes: 5 });
+    machine.default_ticks = 10;
+    let (main, plan) = verified(&graph, &machine);
+    assert_eq!(main.plan.period, 10);
+
+    let schedules = contingencies(&graph, &machine, &plan).expect("a machine");
+    let losses: Vec<TickLoss> = schedules.iter().map(|schedule| schedule.lost).collect();
+    let used = [0, 1, 2].map(|node| TickLoss::Node(NodeId(node)));
+    let links = [0, 2].map(|link| TickLoss::Link(LinkId(link)));
+    assert_eq!(losses, [used.as_slice(), &links].concat());
+
+    let plans = schedules.into_iter().map(|schedule| {
+        let scheduled = schedule.result.expect("a plan");
+        (schedule.lost, scheduled.plan)
+    });
+    let table = TickContingencies::verify(&graph, &machine, plan, plans.collect());
+    let table = table.expect("plans that are right");
+    let network = machine.network().expect("a machine");
+    let periods = losses.iter().map(|&lost| {
+        let plan = table.find(&network, &[lost]).expect("a plan");
+        assert!(!lost.is_used_by(plan, &network));
+        plan.period
+    });
+    // Without n2, or the link from n1 to n2, two or three nodes are together.
+    assert_eq!(periods.collect::<Vec<_>>(), [10, 10, 20, 10, 10]);
+
+    // The main plan is of no use without n0, and no plan for n0 says that it is for n1.
+    let wrong = vec![(TickLoss::Node(NodeId(0)), main.plan)];
+    let (lost, errors) = TickContingencies::verify(&graph, &machine, table.main().clone(), wrong)
+        .expect_err("a plan that uses n0");
+    assert_eq!(lost, TickLoss::Node(NodeId(0)));
+    assert!(
+        errors[0]
+            .to_string()
+            .ends_with("but the plan is for its loss"),
+        "{}",
+        errors[0]
     );
 }
 
@@ -201,4 +303,14 @@ n2   busy 4 of 8 ticks   memory 8 of 1048576 bytes
   gather        4  +2  ch0[0] frames 0..2 -> n1
 ";
     assert_eq!(tick_calendar(&graph, &machine, &plan), expected);
+
+    let drawing = tick_drawing(&graph, &machine, &plan);
+    for label in [">n0<", ">n1<", ">n2<", ">l1 to n0<", ">l3 to n1<"] {
+        assert!(drawing.contains(label), "{label} in {drawing}");
+    }
+    // The last firing of x1 ends in the next period: it is drawn at both ends.
+    let last = "<title>x1[1]: ticks 13 to 17</title>";
+    assert_eq!(drawing.matches(last).count(), 2, "{drawing}");
+    let frames = "<title>ch0[0] of x0 to n1: 2 frames from tick 4</title>";
+    assert_eq!(drawing.matches(frames).count(), 1, "{drawing}");
 }

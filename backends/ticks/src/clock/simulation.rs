@@ -301,6 +301,26 @@ impl<'a> ClockSimulation<'a> {
         Ok(())
     }
 
+    /// From a time on, up to which the simulation runs, nothing is sent on a link.
+    ///
+    /// # Errors
+    /// [`ClockError::Frequency`].
+    pub fn stop_link(&mut self, link: LinkId, time: f64) -> Result<(), ClockError> {
+        self.run_until(time)?;
+        self.happen(ClockEvent::StopLink(link));
+        Ok(())
+    }
+
+    /// From a time on, up to which the simulation runs, a node does not run.
+    ///
+    /// # Errors
+    /// [`ClockError::Frequency`].
+    pub fn stop_node_at(&mut self, node: NodeId, time: f64) -> Result<(), ClockError> {
+        self.run_until(time)?;
+        self.happen(ClockEvent::StopNode(node));
+        Ok(())
+    }
+
     /// A node goes on with the frequency that follows from its last measurement.
     fn update(&mut self, node: NodeId) -> Result<ControlStep, ClockError> {
         let time = self.now;

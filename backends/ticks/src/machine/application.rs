@@ -12,6 +12,7 @@ use zbmd_ticks::{NodeId, TickMachine, VerifiedPlan};
 
 use super::call::{Call, PortMemory};
 use super::error::RunError;
+use super::history::History;
 use super::ring::Ring;
 
 /// A port on a channel.
@@ -67,6 +68,7 @@ struct JoinedActor {
 
 /// An application on a machine, with all its tokens.
 pub(crate) struct Application<'a> {
+    graph: &'a Graph,
     plan: &'a VerifiedPlan,
     actors: TiVec<ActorId, JoinedActor>,
     writers: TiVec<ChannelId, ChannelWriter>,
@@ -74,6 +76,8 @@ pub(crate) struct Application<'a> {
     feeds: TiVec<ActorId, &'a [u8]>,
     outputs: TiVec<ActorId, Vec<u8>>,
     frame_bytes: u64,
+    /// What iterations leave to later ones, of each channel with initial tokens; empty if a run ends with its first fault.
+    histories: BTreeMap<ChannelId, History>,
     pub(crate) iterations: u64,
 }
 
@@ -84,6 +88,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) registry: &'a Registry,
     pub(crate) machine: &'a TickMachine,
     pub(crate) plan: &'a VerifiedPlan,
+    /// Whether iterations may have to run again.
+    pub(crate) is_recoverable: bool,
 }
 
 impl<'a> Application<'a> {
@@ -107,6 +113,7 @@ impl<'a> Application<'a> {
             let actor = channel.from.actor;
             ChannelWriter { actor, port }
         });
+        let writers: TiVec<ChannelId, ChannelWriter> = writers.collect();
 
         let mut limit = iterations;
         let mut feeds = TiVec::with_capacity(actors.len());
@@ -124,23 +131,31 @@ impl<'a> Application<'a> {
             feeds.push(bytes.as_slice());
         }
 
+        let histories = match parts.is_recoverable {
+            true => histories(graph, &writers),
+            false => BTreeMap::new(),
+        };
         let mut application = Self {
+            graph,
             plan: parts.plan,
             outputs: vec![Vec::new(); actors.len()].into(),
-            writers: writers.collect(),
+            writers,
             actors,
             rings: BTreeMap::new(),
             feeds,
             frame_bytes: parts.machine.frame_bytes(),
+            histories,
             iterations: limit.ok_or(RunError::Endless)?,
         };
-        application.fill_rings(graph);
+        application.fill_rings(0);
         Ok(application)
     }
 
-    fn fill_rings(&mut self, graph: &Graph) {
+    /// Makes the memories of all nodes as they are before an iteration.
+    fn fill_rings(&mut self, iteration: u64) {
+        self.rings.clear();
         for buffer in &self.plan.buffers {
-            let channel = &graph.channels[buffer.channel];
+            let channel = &self.graph.channels[buffer.channel];
             let token_bytes = channel.token.bytes();
             let mut ring = Ring::new(buffer.tokens * token_bytes);
             let local = channel
@@ -149,8 +164,13 @@ impl<'a> Application<'a> {
                 .filter(|reader| self.plan.placement[reader.to.actor] == buffer.node);
             let history = local.map(|reader| reader.delay).max().unwrap_or(0);
             let bytes = (history * token_bytes) as usize;
-            let initial = &channel.initial[channel.initial.len() - bytes..];
-            ring.write(-(bytes as i128), initial);
+            let ChannelWriter { actor, port } = self.writers[buffer.channel];
+            let border = port.position(iteration * self.actors[actor].firings);
+            let tokens = match self.histories.get(&buffer.channel) {
+                Some(history) => history.before(border, bytes),
+                None => channel.initial[channel.initial.len() - bytes..].to_vec(),
+            };
+            ring.write(border - bytes as i128, &tokens);
             self.rings.insert((buffer.channel, buffer.node), ring);
         }
     }
@@ -242,6 +262,34 @@ impl<'a> Application<'a> {
             let position = port.position(firing);
             self.ring(port.channel, node)
                 .write(position, memory.bytes());
+            if let Some(history) = self.histories.get_mut(&port.channel) {
+                history.append(memory.bytes());
+            }
+        }
+    }
+
+    /// Iterations before this one are complete: they will not run again.
+    pub(crate) fn commit(&mut self, iteration: u64) {
+        for (channel, history) in &mut self.histories {
+            let ChannelWriter { actor, port } = self.writers[*channel];
+            history.forget_before(port.position(iteration * self.actors[actor].firings));
+        }
+    }
+
+    /// Goes back to before an iteration that was the last to be committed, and on with a plan.
+    pub(crate) fn restart(&mut self, plan: &'a VerifiedPlan, iteration: u64) {
+        self.plan = plan;
+        for (channel, history) in &mut self.histories {
+            let ChannelWriter { actor, port } = self.writers[*channel];
+            history.truncate(port.position(iteration * self.actors[actor].firings));
+        }
+        self.fill_rings(iteration);
+        for (actor, joined) in self.actors.iter_mut_enumerated() {
+            joined.call = Call::default();
+            let ports = joined.inputs.iter();
+            let bytes: u64 = ports.map(|port| port.rate * port.token_bytes).sum();
+            let complete = bytes * joined.firings * iteration;
+            self.outputs[actor].truncate(complete as usize);
         }
     }
 
@@ -289,6 +337,21 @@ impl<'a> Application<'a> {
         let sinks = sinks.filter(|(actor, _)| actor.role == Role::Sink);
         sinks.map(|(actor, bytes)| (actor.name, bytes)).collect()
     }
+}
+
+/// What there is of each channel before the first iteration, for those whose readers go back to earlier ones.
+fn histories(
+    graph: &Graph,
+    writers: &TiVec<ChannelId, ChannelWriter>,
+) -> BTreeMap<ChannelId, History> {
+    let channels = graph.channels.iter_enumerated();
+    let histories = channels.filter_map(|(id, channel)| {
+        let depth = channel.readers.iter().map(|reader| reader.delay).max()?;
+        let bytes = (depth * writers[id].port.token_bytes) as usize;
+        let initial = &channel.initial[channel.initial.len() - bytes..];
+        (depth > 0).then(|| (id, History::new(initial)))
+    });
+    histories.collect()
 }
 
 fn input_port(

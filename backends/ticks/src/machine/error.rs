@@ -3,7 +3,7 @@
 use zbmd_ir::verify::VerifyError;
 use zbmd_op::OpError;
 use zbmd_op::kernel::KernelFault;
-use zbmd_ticks::{LinkId, MachineError, NodeId};
+use zbmd_ticks::{LinkId, MachineError, NodeId, TickLoss};
 
 use crate::clock::ClockError;
 
@@ -106,20 +106,37 @@ impl std::fmt::Display for RunFault {
     }
 }
 
-/// Something that happens to a frame.
+/// Something that goes wrong in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Injection {
-    /// The link.
-    pub link: LinkId,
-    /// The sender's tick, counted from the start of the application.
-    pub tick: u64,
-    /// What happens.
-    pub kind: InjectionKind,
+pub enum Injection {
+    /// Something happens to one frame.
+    Frame {
+        /// The link.
+        link: LinkId,
+        /// The sender's tick, counted from the start of the application.
+        tick: u64,
+        /// What happens.
+        harm: FrameHarm,
+    },
+    /// From a tick of its sender on, all frames of a link are lost. Those in the other direction are not.
+    Cut {
+        /// The link.
+        link: LinkId,
+        /// The sender's tick.
+        tick: u64,
+    },
+    /// A node does nothing any more from one of its ticks on.
+    Stop {
+        /// The node.
+        node: NodeId,
+        /// Its first tick that is not.
+        tick: u64,
+    },
 }
 
 /// What happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InjectionKind {
+pub enum FrameHarm {
     /// It is lost.
     Lose,
     /// One bit of it changes.
@@ -127,6 +144,26 @@ pub enum InjectionKind {
         /// The bit, modulo those of a frame.
         bit: u32,
     },
-    /// It, and all later ones of the link, are lost.
-    Cut,
+}
+
+/// A fault that a run went on after.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Recovery {
+    /// What was seen first.
+    pub fault: RunFault,
+    /// What is lost for good, if it is not just a frame.
+    pub lost: Option<TickLoss>,
+    /// Where the run went on, if it could not stay where it was.
+    pub resumption: Option<Resumption>,
+}
+
+/// Where a run goes on after a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resumption {
+    /// The first iteration that runs again: all before it were complete.
+    pub iteration: u64,
+    /// The tick of all nodes that is the first of the plan then.
+    pub tick: u64,
+    /// The period of that plan.
+    pub period: u64,
 }

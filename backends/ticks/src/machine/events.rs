@@ -7,6 +7,7 @@ use zbmd_ticks::{LinkId, Network, NodeId};
 
 use super::application::Application;
 use super::calendar::{Entry, Work};
+use super::recovery::PlanSpan;
 use super::{RunError, RunInput, RunOutcome, WaitingFrame};
 
 /// An entry of some node's calendar, in the order in which a tick's work is done on all nodes.
@@ -30,8 +31,8 @@ pub(super) fn run<'a>(
     network: &Network,
     application: Application<'a>,
     entries: TiVec<NodeId, Vec<Entry>>,
-    ticks: u64,
 ) -> Result<RunOutcome, RunError> {
+    let ticks = PlanSpan::new(input, input.plan, &entries, application.iterations).end_tick;
     let all = entries.into_iter_enumerated().flat_map(|(node, entries)| {
         let entries = entries.into_iter();
         entries.map(move |entry| NodeEntry { entry, node })
@@ -53,6 +54,7 @@ pub(super) fn run<'a>(
         ticks,
         frames: run.frames,
         fills: None,
+        recoveries: Vec::new(),
         fault: None,
     })
 }

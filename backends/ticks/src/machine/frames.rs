@@ -8,8 +8,9 @@ use zbmd_ticks::{LinkId, Network, NodeId};
 
 use super::application::Application;
 use super::calendar::{Entry, Work};
-use super::error::{FaultKind, Injection, InjectionKind, RunFault};
+use super::error::{FaultKind, FrameHarm, Recovery, RunFault};
 use super::events::take_payload;
+use super::recovery::{Harm, PlanSpan};
 use super::{RunError, RunInput, RunOutcome, WaitingFrame};
 use crate::clock::{ClockSimulation, FillRange, NoticeKind};
 
@@ -83,25 +84,30 @@ impl PartialOrd for NextTick {
 }
 
 #[derive(Clone, Debug)]
-struct NodeState {
-    tick: u64,
+pub(super) struct NodeState {
+    pub(super) tick: u64,
     forecast: u64,
-    entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
     /// Index of the first entry of the next tick.
-    cursor: usize,
+    pub(super) cursor: usize,
+    pub(super) is_stopped: bool,
 }
 
-struct TickedRun<'a> {
-    input: &'a RunInput<'a>,
-    network: &'a Network,
-    clock: ClockSimulation<'a>,
-    application: Application<'a>,
-    nodes: TiVec<NodeId, NodeState>,
+/// A run in which every node has reached some tick.
+pub(super) struct TickedRun<'a> {
+    pub(super) input: &'a RunInput<'a>,
+    pub(super) network: &'a Network,
+    pub(super) clock: ClockSimulation<'a>,
+    pub(super) application: Application<'a>,
+    pub(super) nodes: TiVec<NodeId, NodeState>,
     links: TiVec<LinkId, VecDeque<Sent>>,
-    /// What happens to frames of each link, by the sender's tick.
-    injections: BTreeMap<(LinkId, u64), InjectionKind>,
-    cut_from: BTreeMap<LinkId, u64>,
-    waiting: BTreeMap<WaitingFrame, Vec<u8>>,
+    pub(super) harm: Harm,
+    pub(super) waiting: BTreeMap<WaitingFrame, Vec<u8>>,
+    /// The plan that runs now.
+    pub(super) span: PlanSpan<'a>,
+    pub(super) recoveries: Vec<Recovery>,
+    /// Whether nodes that had reached their last tick have more to do.
+    pub(super) is_extended: bool,
     propagation: f64,
     frames: u64,
 }
@@ -111,7 +117,6 @@ pub(super) fn run<'a>(
     network: &'a Network,
     application: Application<'a>,
     entries: TiVec<NodeId, Vec<Entry>>,
-    ticks: u64,
 ) -> Result<RunOutcome, RunError> {
     let clocks = input.machine.clocks();
     let latency = input.machine.latency_ticks;
@@ -122,11 +127,13 @@ pub(super) fn run<'a>(
         frame: Some(Frame::new(None, tick.wrapping_sub(latency))),
     });
     let idle: VecDeque<Sent> = idle.collect();
+    let span = PlanSpan::new(input, input.plan, &entries, application.iterations);
     let nodes = entries.into_iter().map(|entries| NodeState {
         tick: 0,
         forecast: 0,
         entries,
         cursor: 0,
+        is_stopped: false,
     });
     let mut run = TickedRun {
         input,
@@ -135,42 +142,30 @@ pub(super) fn run<'a>(
         application,
         nodes: nodes.collect(),
         links: vec![idle; network.links().len()].into(),
-        injections: BTreeMap::new(),
-        cut_from: BTreeMap::new(),
+        harm: Harm::new(network, input.injections),
         waiting: BTreeMap::new(),
+        span,
+        recoveries: Vec::new(),
+        is_extended: false,
         propagation: clocks.propagation_ticks,
         frames: 0,
     };
-    run.inject(input.injections);
-    let fault = run.run(ticks)?;
+    let fault = run.run()?;
     Ok(RunOutcome {
         fills: run.fills(),
         iterations: run.application.iterations,
         outputs: run.application.into_outputs(),
-        ticks,
+        ticks: run.span.end_tick,
         frames: run.frames,
+        recoveries: run.recoveries,
         fault,
     })
 }
 
 impl TickedRun<'_> {
-    fn inject(&mut self, injections: &[Injection]) {
-        for injection in injections {
-            if injection.kind == InjectionKind::Cut {
-                let from = self.cut_from.entry(injection.link).or_insert(u64::MAX);
-                *from = (*from).min(injection.tick);
-            } else {
-                let key = (injection.link, injection.tick);
-                self.injections.insert(key, injection.kind);
-            }
-        }
-    }
-
-    fn run(&mut self, ticks: u64) -> Result<Option<RunFault>, RunError> {
+    fn run(&mut self) -> Result<Option<RunFault>, RunError> {
         let mut queue = BinaryHeap::new();
-        for node in self.network.nodes() {
-            queue.push(Reverse(self.forecast(node)));
-        }
+        self.forecast_all(&mut queue);
         while let Some(&Reverse(next)) = queue.peek() {
             // Up to the next change of a frequency all forecasts hold.
             if let Some(change) = self.clock.next_event().filter(|&time| time <= next.time) {
@@ -186,18 +181,31 @@ impl TickedRun<'_> {
                 continue;
             }
             queue.pop();
-            if next.forecast != self.nodes[next.node].forecast {
+            let state = &self.nodes[next.node];
+            let is_current = next.forecast == state.forecast && !state.is_stopped;
+            if !is_current || state.tick >= self.span.end_tick {
                 continue;
             }
-            if self.nodes[next.node].tick >= ticks {
+            if self.harm.stops(next.node, state.tick) {
+                self.stop(next.node, next.time)?;
                 continue;
             }
             if let Some(fault) = self.tick(next.node, next.time)? {
                 return Ok(Some(fault));
             }
-            queue.push(Reverse(self.forecast(next.node)));
+            if std::mem::take(&mut self.is_extended) {
+                self.forecast_all(&mut queue);
+            } else {
+                queue.push(Reverse(self.forecast(next.node)));
+            }
         }
         Ok(None)
+    }
+
+    fn forecast_all(&mut self, queue: &mut BinaryHeap<Reverse<NextTick>>) {
+        for node in self.network.nodes() {
+            queue.push(Reverse(self.forecast(node)));
+        }
     }
 
     /// When a node's next tick will be, if its frequency stays as it is.
@@ -233,7 +241,10 @@ impl TickedRun<'_> {
         let mut expected: BTreeMap<LinkId, WaitingFrame> = BTreeMap::new();
         for (work, iteration) in self.work(node, tick) {
             match work {
-                Work::Complete { actor, firing } => self.application.end(actor, firing, iteration),
+                Work::Complete { actor, firing } => {
+                    self.application.end(actor, firing, iteration);
+                    self.finish(iteration);
+                }
                 Work::Compute { actor, firing } => {
                     self.application.start(actor, firing, iteration)?;
                 }
@@ -250,14 +261,14 @@ impl TickedRun<'_> {
                         iteration,
                     };
                     let payload = take_payload(&mut self.application, &mut self.waiting, key);
-                    sent.insert(self.input.plan.messages[message].hops[hop].link, payload);
+                    sent.insert(self.span.plan.messages[message].hops[hop].link, payload);
                 }
                 Work::Scatter {
                     message,
                     hop,
                     frame,
                 } => {
-                    let link = self.input.plan.messages[message].hops[hop].link;
+                    let link = self.span.plan.messages[message].hops[hop].link;
                     let key = WaitingFrame {
                         node,
                         message,
@@ -269,16 +280,25 @@ impl TickedRun<'_> {
                 }
             }
         }
-        self.send(node, tick, time, sent);
-        let fault = self.take(node, tick, time, &expected);
+        self.send(node, tick, time, sent)?;
+        let fault = self.take(node, tick, time, expected)?;
         self.nodes[node].tick += 1;
         Ok(fault)
     }
 
     /// The work of a node in a tick, with its iterations; moves the cursor on.
     fn work(&mut self, node: NodeId, tick: u64) -> Vec<(Work, u64)> {
-        let period = self.input.plan.period;
-        let iterations = self.application.iterations;
+        let PlanSpan {
+            plan,
+            first_tick,
+            first_iteration,
+            ..
+        } = self.span;
+        let Some(tick) = tick.checked_sub(first_tick) else {
+            return Vec::new();
+        };
+        let period = plan.period;
+        let iterations = self.application.iterations - first_iteration;
         let state = &mut self.nodes[node];
         let residue = tick % period;
         if residue == 0 {
@@ -289,7 +309,7 @@ impl TickedRun<'_> {
         let mut count = 0;
         let work = due.inspect(|_| count += 1).filter_map(|entry| {
             let iteration = entry.iteration(tick, period, iterations)?;
-            Some((entry.work, iteration))
+            Some((entry.work, first_iteration + iteration))
         });
         let work = work.collect();
         state.cursor += count;
@@ -297,76 +317,112 @@ impl TickedRun<'_> {
     }
 
     /// Puts a frame on every outgoing link.
-    fn send(&mut self, node: NodeId, tick: u64, time: f64, mut sent: BTreeMap<LinkId, Vec<u8>>) {
-        for &link in self.network.outgoing(node) {
+    fn send(
+        &mut self,
+        node: NodeId,
+        tick: u64,
+        time: f64,
+        mut sent: BTreeMap<LinkId, Vec<u8>>,
+    ) -> Result<(), RunError> {
+        let network = self.network;
+        for &link in network.outgoing(node) {
+            if self.harm.is_down[link] {
+                continue;
+            }
             let payload = sent.remove(&link);
             self.frames += u64::from(payload.is_some());
-            let mut frame = Some(Frame::new(payload, tick));
-            match self.injections.get(&(link, tick)) {
-                Some(InjectionKind::Flip { bit }) => {
-                    if let Some(frame) = &mut frame {
-                        frame.flip(*bit);
-                    }
+            let mut frame = Frame::new(payload, tick);
+            let is_cut = self.harm.cuts(link, tick);
+            let frame = match self.harm.of_frame(link, tick) {
+                _ if is_cut => None,
+                Some(FrameHarm::Lose) => None,
+                Some(FrameHarm::Flip { bit }) => {
+                    frame.flip(bit);
+                    Some(frame)
                 }
-                Some(InjectionKind::Lose | InjectionKind::Cut) => frame = None,
-                None => (),
-            }
-            if self.cut_from.get(&link).is_some_and(|&from| tick >= from) {
-                frame = None;
-            }
+                None => Some(frame),
+            };
             self.links[link].push_back(Sent { at: time, frame });
+            if self.harm.begins_to_cut(link, tick) {
+                self.clock.stop_link(link, time)?;
+            }
         }
+        Ok(())
     }
 
-    /// Takes a frame from every incoming link, and sees whether it is the one that is due.
+    /// Takes a frame from every incoming link, and sees whether it is the one that is due. What ends the run, if
+    /// anything does.
     fn take(
         &mut self,
         node: NodeId,
         tick: u64,
         time: f64,
-        expected: &BTreeMap<LinkId, WaitingFrame>,
-    ) -> Option<RunFault> {
-        let latency = self.input.machine.latency_ticks;
-        for &link in self.network.incoming(node) {
-            let fault = |kind: FaultKind| {
-                Some(RunFault {
-                    node,
-                    tick,
-                    link,
-                    kind,
-                })
-            };
-            let sent = self.links[link].pop_front();
-            let arrived = sent.filter(|sent| sent.at + self.propagation <= time);
-            let Some(Sent { frame, .. }) = arrived else {
-                return fault(FaultKind::Underflow);
-            };
-            let Some(frame) = frame else {
-                return fault(FaultKind::Missing);
-            };
-            if !frame.is_whole(tick.wrapping_sub(latency)) {
-                return fault(FaultKind::Corrupt);
+        mut expected: BTreeMap<LinkId, WaitingFrame>,
+    ) -> Result<Option<RunFault>, RunError> {
+        let network = self.network;
+        for &link in network.incoming(node) {
+            if self.harm.is_down[link] {
+                continue;
             }
-            let Some(&key) = expected.get(&link) else {
+            let due = expected.remove(&link);
+            let Err(kind) = self.take_frame(link, tick, time, due) else {
                 continue;
             };
-            let Some(payload) = frame.payload else {
-                return fault(FaultKind::Missing);
+            let fault = RunFault {
+                node,
+                tick,
+                link,
+                kind,
             };
-            if key.hop == self.input.plan.messages[key.message].hops.len() {
-                let WaitingFrame {
-                    message,
-                    frame,
-                    iteration,
-                    ..
-                } = key;
-                self.application
-                    .write_frame(message, frame, iteration, &payload);
-            } else {
-                self.waiting.insert(key, payload);
+            if !self.recover(fault, due.is_some(), time)? {
+                return Ok(Some(fault));
+            }
+            if self.span.first_tick > tick {
+                // Nothing is due any more of what the plan before it had.
+                expected.clear();
             }
         }
-        None
+        Ok(None)
+    }
+
+    fn take_frame(
+        &mut self,
+        link: LinkId,
+        tick: u64,
+        time: f64,
+        due: Option<WaitingFrame>,
+    ) -> Result<(), FaultKind> {
+        let latency = self.input.machine.latency_ticks;
+        let sender = self.network.links()[link].from;
+        let sent = self.links[link].pop_front();
+        if sent.is_none() && self.nodes[sender].is_stopped {
+            return Err(FaultKind::Missing);
+        }
+        let arrived = sent.filter(|sent| sent.at + self.propagation <= time);
+        let Sent { frame, .. } = arrived.ok_or(FaultKind::Underflow)?;
+        let frame = frame.ok_or(FaultKind::Missing)?;
+        if !frame.is_whole(tick.wrapping_sub(latency)) {
+            return Err(FaultKind::Corrupt);
+        }
+        let Some(key) = due else {
+            return Ok(());
+        };
+
+        let payload = frame.payload.ok_or(FaultKind::Missing)?;
+        if key.hop == self.span.plan.messages[key.message].hops.len() {
+            let WaitingFrame {
+                message,
+                frame,
+                iteration,
+                ..
+            } = key;
+            self.application
+                .write_frame(message, frame, iteration, &payload);
+        } else {
+            self.waiting.insert(key, payload);
+        }
+        self.finish(key.iteration);
+        Ok(())
     }
 
     fn fills(&self) -> Option<FillRange> {

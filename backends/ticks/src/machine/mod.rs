@@ -5,6 +5,9 @@
 //! looked at in the tick in which it is due. [`Stepping::Events`] visits only the ticks in which a calendar has an
 //! entry: what happens in a tick does not depend on when the tick is, so that nothing else need be known.
 //!
+//! A run ends with the first frame that is lost or wrong, unless it has plans for losses: then it goes back to the last
+//! iteration border before which all is complete, and on from there with the plan for what is left (`recovery.rs`).
+//!
 //! In a tick a node first completes the firing that ends, then puts frames on its links, then starts a firing, then takes
 //! frames from its links.
 
@@ -14,6 +17,8 @@ mod call;
 mod error;
 mod events;
 mod frames;
+mod history;
+mod recovery;
 mod ring;
 
 use std::collections::BTreeMap;
@@ -21,11 +26,11 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use zbmd_ir::{BlobId, Graph, TiSlice};
 use zbmd_op::Registry;
-use zbmd_ticks::{NodeId, TickMachine, VerifiedPlan};
+use zbmd_ticks::{NodeId, TickContingencies, TickMachine, VerifiedPlan};
 
 use self::application::{Application, Parts};
 use self::calendar::calendars;
-pub use self::error::{FaultKind, Injection, InjectionKind, RunError, RunFault};
+pub use self::error::{FaultKind, FrameHarm, Injection, Recovery, Resumption, RunError, RunFault};
 use crate::clock::FillRange;
 
 /// How a run goes on.
@@ -50,13 +55,16 @@ pub struct RunInput<'a> {
     pub machine: &'a TickMachine,
     /// The plan, which has been verified for graph and machine.
     pub plan: &'a VerifiedPlan,
+    /// Plans for losses of the same graph and machine. With them a run goes on after a fault; only with
+    /// [`Stepping::EveryFrame`].
+    pub contingencies: Option<&'a TickContingencies>,
     /// Tokens of each source, by name.
     pub inputs: &'a BTreeMap<String, Vec<u8>>,
     /// Most iterations; sources may limit them further.
     pub iterations: Option<u64>,
     /// Most ticks of a node; the run ends in the middle of an iteration there.
     pub max_ticks: Option<u64>,
-    /// What happens to frames; only with [`Stepping::EveryFrame`].
+    /// What goes wrong; only with [`Stepping::EveryFrame`].
     pub injections: &'a [Injection],
     /// How the run goes on.
     pub stepping: Stepping,
@@ -75,6 +83,8 @@ pub struct RunOutcome {
     pub frames: u64,
     /// Smallest and largest fill of all elastic buffers; only with [`Stepping::EveryFrame`].
     pub fills: Option<FillRange>,
+    /// Faults that the run went on after.
+    pub recoveries: Vec<Recovery>,
     /// What ended the run early.
     pub fault: Option<RunFault>,
 }
@@ -109,25 +119,14 @@ pub fn run(input: &RunInput<'_>) -> Result<RunOutcome, RunError> {
         registry: input.registry,
         machine: input.machine,
         plan: input.plan,
+        is_recoverable: input.contingencies.is_some(),
     };
     let application = Application::new(&parts, input.inputs, input.iterations)?;
     let durations = input.machine.durations(input.graph);
     let entries = calendars(input.plan, input.machine, &network, &durations);
-    let last = entries
-        .iter()
-        .flatten()
-        .map(|entry| entry.start)
-        .max()
-        .unwrap_or(0);
-    let whole_run = match application.iterations {
-        0 => 0,
-        iterations => last + 1 + (iterations - 1) * input.plan.period,
-    };
-    let ticks = input.max_ticks.map_or(whole_run, |max| max.min(whole_run));
-
     match input.stepping {
-        Stepping::EveryFrame => frames::run(input, &network, application, entries, ticks),
-        Stepping::Events => events::run(input, &network, application, entries, ticks),
+        Stepping::EveryFrame => frames::run(input, &network, application, entries),
+        Stepping::Events => events::run(input, &network, application, entries),
     }
 }
 

@@ -3,7 +3,7 @@
 use zbmd_ir::verify::VerifyError;
 use zbmd_ir::{ActorId, ChannelId};
 
-use crate::{LinkId, MachineError, NodeId};
+use crate::{LinkId, MachineError, NodeId, TickLoss};
 
 /// What is wrong with a plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -238,6 +238,34 @@ pub enum TickError {
         found: u64,
         /// Frames at once.
         needed: u64,
+    },
+    /// A loss of something that the machine does not have.
+    #[error("the plan is for the loss of {lost}, which does not exist")]
+    UnknownLoss {
+        /// What is said to be lost.
+        lost: TickLoss,
+    },
+    /// An actor on a lost node.
+    #[error("{actor} is on {lost}, but the plan is for its loss")]
+    LostNode {
+        /// The actor.
+        actor: ActorId,
+        /// The node.
+        lost: NodeId,
+    },
+    /// A frame over a lost link.
+    #[error(
+        "the message of {channel}, firing {firing}, goes over {link}, but the plan is for the loss of {lost}"
+    )]
+    LostLink {
+        /// The channel.
+        channel: ChannelId,
+        /// The firing.
+        firing: u64,
+        /// The link.
+        link: LinkId,
+        /// What is lost.
+        lost: TickLoss,
     },
     /// Too little memory.
     #[error("{node} needs {needed} bytes, but has {memory}")]

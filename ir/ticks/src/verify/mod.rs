@@ -10,12 +10,14 @@
 //!   frame once on every hop, in order, not before it is there, and no two frames of a link in one tick, modulo the
 //!   period;
 //! - tokens (`tokens.rs`): every token of a window is on the reader's node before the firing that reads it starts;
+//! - losses (`losses.rs`): a plan for a loss puts no actor on the node, and sends no frame over the link, that is lost;
 //! - memory (`memory.rs`): exactly the buffers needed, no token written over before it was read and sent for the last
 //!   time, enough memory for frames that wait to be sent on, and all of it within the node's.
 //!
 //! Not checked: the graph itself (`zbmd_ir::verify::graph::check_graph` does that), and what kernels need besides.
 
 mod error;
+mod losses;
 mod memory;
 mod messages;
 mod shape;
@@ -25,7 +27,7 @@ use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{ActorId, ChannelId, Graph, TiVec};
 
 pub use self::error::TickError;
-use crate::{Network, NodeId, TickMachine, TickPlan};
+use crate::{Network, NodeId, TickLoss, TickMachine, TickPlan};
 
 /// Most errors that are reported.
 pub const MAX_ERRORS: usize = 20;
@@ -132,6 +134,29 @@ pub fn verify(
     machine: &TickMachine,
     plan: TickPlan,
 ) -> Result<VerifiedPlan, Vec<TickError>> {
+    verify_for(graph, machine, None, plan)
+}
+
+/// Like [`verify`], for what is left of the machine after a loss: all that the whole machine asks, and nothing lost is
+/// used. What is left keeps its links and their latencies, so that is all there is to check.
+///
+/// # Errors
+/// What is wrong, at most [`MAX_ERRORS`].
+pub fn verify_without(
+    graph: &Graph,
+    machine: &TickMachine,
+    lost: TickLoss,
+    plan: TickPlan,
+) -> Result<VerifiedPlan, Vec<TickError>> {
+    verify_for(graph, machine, Some(lost), plan)
+}
+
+fn verify_for(
+    graph: &Graph,
+    machine: &TickMachine,
+    lost: Option<TickLoss>,
+    plan: TickPlan,
+) -> Result<VerifiedPlan, Vec<TickError>> {
     let one = |error: TickError| vec![error];
     let network = machine.network().map_err(|e| one(e.into()))?;
     let firings = repetition(graph).map_err(|e| one(TickError::Graph(Box::new(e))))?;
@@ -147,5 +172,8 @@ pub fn verify(
     let arrivals = messages::check(&facts)?;
     tokens::check(&facts, &arrivals)?;
     memory::check(&facts, &arrivals)?;
+    if let Some(lost) = lost {
+        losses::check(&facts, lost)?;
+    }
     Ok(VerifiedPlan(plan))
 }
