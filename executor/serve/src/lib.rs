@@ -46,7 +46,7 @@ use crate::args::Args;
 use crate::engine::readiness::Phase;
 use crate::engine::{LoadedModel, RunChoices, RunningModel};
 use crate::http::{Limits, Server};
-use crate::repository::RepositoryError;
+use crate::repository::{LoadChoices, RepositoryError};
 
 /// How often it is looked whether any model is left.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -131,7 +131,7 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
         return Err(ServeError::Remote(args.listen));
     }
     let limits = limits_of(args);
-    let models = repository::load(&args.folder, registry)?;
+    let models = repository::load(&args.folder, &load_choices(args, registry))?;
     let (listener, address) = bind(args.listen)?;
     let signals = signals();
     let models = start_models(args, models)?;
@@ -158,6 +158,15 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
     match has_failed {
         true => Err(ServeError::AllFailed),
         false => Ok(exit_code),
+    }
+}
+
+fn load_choices(args: &Args, registry: &Registry) -> LoadChoices {
+    LoadChoices {
+        registry: registry.clone(),
+        #[cfg(feature = "compile")]
+        machine: args.compile.machine(),
+        is_quiet: args.quiet,
     }
 }
 

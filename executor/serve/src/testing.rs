@@ -13,7 +13,7 @@ use crate::engine::{RunChoices, RunningModel};
 use crate::http::{Limits, Server};
 use crate::protocol::answer::Answer;
 use crate::protocol::request::{InferRequest, Tensors, WantedOutput};
-use crate::repository;
+use crate::repository::{self, LoadChoices};
 use crate::tensor::{Datatype, TensorSpec};
 
 /// Answers to one conversation fit this many bytes, unless there is no end of them.
@@ -118,7 +118,13 @@ impl Conversations {
             pin: false,
             queue: 8,
         };
-        let models = repository::load(folder, registry).map_err(|error| error.to_string())?;
+        let load_choices = LoadChoices {
+            registry: registry.clone(),
+            #[cfg(feature = "compile")]
+            machine: zbmd_compiler::MachineChoice::Uniform(1),
+            is_quiet: true,
+        };
+        let models = repository::load(folder, &load_choices).map_err(|error| error.to_string())?;
         let started = models
             .into_iter()
             .map(|model| RunningModel::start(model, choices.clone()));

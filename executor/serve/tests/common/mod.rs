@@ -116,11 +116,10 @@ impl Models {
             models: self,
         };
         server.wait_until_ready(true);
-        let bundles = std::fs::read_dir(server.models.path())
-            .expect("a folder")
-            .count();
+        let index = server.post("/v2/repository/index", b"").json();
+        let models = index.as_array().map_or(0, Vec::len);
         wait_until("warm models", || {
-            server.said().matches(" as measured").count() == bundles
+            server.said().matches(" as measured").count() == models
         });
         server
     }
