@@ -148,7 +148,7 @@ fn only_the_server_needs_an_http_library() {
         "zbmd-examples",
     ] {
         let packages = resolved_packages(package, "");
-        for library in ["hyper", "tokio", "zbmd-serve"] {
+        for library in ["hyper", "tokio", "tonic", "zbmd-serve"] {
             assert!(
                 !packages.contains(library),
                 "{package} needs {library}: what serves belongs into executor/serve, which nothing imports"

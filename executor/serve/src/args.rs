@@ -15,7 +15,7 @@ Examples:
   zbmd-serve models --listen 127.0.0.1:9000 --isolation threads --queue 64
   curl http://127.0.0.1:8000/v2/models/simple
 
-The protocol is the Open Inference Protocol, version 2, over HTTP, with binary tensors; `/metrics` is for Prometheus.
+The protocol is the Open Inference Protocol, version 2, over HTTP, with binary tensors, and as gRPC; `/metrics` is for Prometheus.
 
 Exit codes:
   0    ended by SIGTERM or an interrupt, and all that was admitted is answered
@@ -28,7 +28,7 @@ Exit codes:
   70   our bug
   130  a second signal came, or requests were left when the time to drain was over";
 
-/// Answers inference requests over HTTP with bundles and ONNX models. Lost workers make answers slower and not wrong.
+/// Answers inference requests over HTTP and gRPC with bundles and ONNX models. Lost workers make answers slower and not wrong.
 #[derive(Debug, Parser)]
 #[command(name = "zbmd-serve", version, after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -41,6 +41,14 @@ pub(crate) struct Args {
     /// Address and port to listen at; port 0 is one that is free
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8000")]
     pub(crate) listen: SocketAddr,
+    /// Port of the same address for gRPC; port 0 is one that is free
+    #[cfg(feature = "grpc")]
+    #[arg(long, value_name = "PORT", default_value_t = 8001)]
+    grpc_port: u16,
+    /// Do not listen for gRPC
+    #[cfg(feature = "grpc")]
+    #[arg(long, conflicts_with = "grpc_port")]
+    no_grpc: bool,
     /// Allow an address that others can reach. There is no encryption and no authentication yet: only in a network, or behind
     /// a proxy, that you trust
     #[arg(long)]
@@ -78,6 +86,15 @@ pub(crate) struct Args {
     /// Say nothing but errors
     #[arg(long)]
     pub(crate) quiet: bool,
+}
+
+#[cfg(feature = "grpc")]
+impl Args {
+    /// Where to listen for gRPC, if anywhere.
+    pub(crate) fn grpc_address(&self) -> Option<SocketAddr> {
+        let address = SocketAddr::new(self.listen.ip(), self.grpc_port);
+        (!self.no_grpc).then_some(address)
+    }
 }
 
 /// What models that are no bundles are compiled for.

@@ -84,6 +84,11 @@ impl Models {
         command
             .arg(self.path())
             .args(["--listen", "127.0.0.1:0"])
+            .args(if cfg!(feature = "grpc") {
+                &["--grpc-port", "0"][..]
+            } else {
+                &[]
+            })
             .args(options)
             .stderr(Stdio::piped());
         command
@@ -142,6 +147,19 @@ impl Server {
     /// What it said on standard error so far.
     pub fn said(&self) -> String {
         self.said.lock().expect("no panic").join("\n")
+    }
+
+    /// Where it listens for gRPC.
+    pub fn grpc_address(&self) -> SocketAddr {
+        let prefix = "zbmd-serve: listening at grpc://";
+        let mut address = None;
+        wait_until("the port of gRPC", || {
+            let said = self.said();
+            let found = said.lines().find_map(|line| line.strip_prefix(prefix));
+            address = found.map(|found| found.parse().expect("an address"));
+            address.is_some()
+        });
+        address.expect("found")
     }
 
     pub fn connect(&self) -> Connection {
