@@ -4,6 +4,8 @@
 pub const OK: u8 = 0;
 /// The command line makes no sense.
 pub const USAGE: u8 = 2;
+/// The model or the machine is wrong, where a command compiles; `zbmdc`'s code too.
+pub const MODEL: u8 = 3;
 /// A file cannot be read or written, or its content does not fit its stream.
 pub const FILE: u8 = 4;
 /// The bundle, a state or a folder of checkpoints is refused: it is damaged, of another run, or made for a device that

@@ -8,6 +8,8 @@
 #[cfg(target_os = "linux")]
 #[path = "../tests/common/mod.rs"]
 mod common;
+#[cfg(target_os = "linux")]
+mod shared;
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
@@ -23,14 +25,14 @@ fn main() {
 mod linux {
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpListener, TcpStream};
-    use std::path::PathBuf;
     use std::time::{Duration, Instant};
 
-    use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file};
+    use zbmd_compiler::Compiled;
     use zbmd_executor::embed::streams;
     use zbmd_executor::{Engine, RunOptions};
 
-    use super::common::{Connection, Models, WIDE, compiled};
+    use super::common::{Connection, Models};
+    use super::shared::{Model, connect, load, options, request};
 
     const TURNS: usize = 5;
     const TURN: Duration = Duration::from_secs(1);
@@ -45,9 +47,10 @@ mod linux {
     }
 
     pub(super) fn main() {
-        let (name, model) = model();
+        let chosen = Model::chosen();
+        let (name, model) = (&chosen.name, chosen.compile(&options()));
         let model_us = in_process_us(&model);
-        let request = request(&model);
+        let request = request(&model, None);
         let server = Models::new().with("model", &model).serve(&[]);
         let answer = ask(&mut connect(server.address), &request);
         let exchange = Exchange { request, answer };
@@ -79,32 +82,6 @@ mod linux {
             );
         }
         println!("load {}", load());
-    }
-
-    fn load() -> String {
-        let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        text.split(' ').next().unwrap_or_default().to_owned()
-    }
-
-    fn model() -> (String, Compiled) {
-        let given = std::env::args()
-            .skip(1)
-            .find(|argument| !argument.starts_with('-'));
-        let shared = std::env::var("ZBMD_DATA").map(|data| format!("{data}/models/mnist.onnx"));
-        let path = given.or(shared.ok()).map(PathBuf::from);
-        let options = CompileOptions {
-            machine: MachineChoice::Uniform(1),
-            block: Some(1),
-            ..CompileOptions::default()
-        };
-        match path.filter(|path| path.exists()) {
-            Some(path) => {
-                let name = path.file_stem().unwrap_or_default().to_string_lossy();
-                let model = compile_file(&path, &options).expect("a good model");
-                (name.into_owned(), model)
-            }
-            None => ("wide".to_owned(), compiled(WIDE, 1, 1)),
-        }
     }
 
     /// An iteration without a server, from push to pull, in microseconds.
@@ -139,39 +116,6 @@ mod linux {
         drop(sinks);
         session.join().expect("finished");
         total.as_secs_f64() * 1e6 / f64::from(ITERATIONS)
-    }
-
-    /// A request of zeros, as bytes both ways.
-    fn request(model: &Compiled) -> Vec<u8> {
-        let all = streams(&model.program.graph);
-        let sources = all.iter().filter(|stream| stream.is_source);
-        let mut zeros = 0;
-        let inputs = sources.map(|stream| {
-            let bytes = stream.token.bytes() * stream.tokens_per_iteration;
-            zeros += bytes as usize;
-            serde_json::json!({
-                "name": stream.name, "shape": stream.token.shape, "datatype": "FP32",
-                "parameters": {"binary_data_size": bytes},
-            })
-        });
-        let inputs: Vec<serde_json::Value> = inputs.collect();
-        let json = serde_json::json!({
-            "inputs": inputs, "parameters": {"binary_data_output": true},
-        });
-        let json = json.to_string();
-        let head = format!(
-            "POST /v2/models/model/infer HTTP/1.1\r\nHost: zbmd\r\n\
-             Inference-Header-Content-Length: {}\r\nContent-Length: {}\r\n\r\n",
-            json.len(),
-            json.len() + zeros
-        );
-        [head.as_bytes(), json.as_bytes(), &vec![0; zeros]].concat()
-    }
-
-    fn connect(address: SocketAddr) -> TcpStream {
-        let stream = TcpStream::connect(address).expect("it listens");
-        stream.set_nodelay(true).expect("set");
-        stream
     }
 
     /// Asks once; the bytes of the answer.

@@ -11,14 +11,16 @@ const AFTER_HELP: &str = "\
 Examples:
   zbmdc compile graphs/simple/model.ron --block 1 -o models/simple.zbmd
   zbmd-serve models
+  zbmd-serve models --devices 1                             models/mnist.onnx, compiled for one device
   zbmd-serve models --listen 127.0.0.1:9000 --isolation threads --queue 64
   curl http://127.0.0.1:8000/v2/models/simple
 
-The protocol is the Open Inference Protocol, version 2, over HTTP, with binary tensors; `/metrics` is for Prometheus.
+The protocol is the Open Inference Protocol, version 2, over HTTP, with binary tensors, and as gRPC; `/metrics` is for Prometheus.
 
 Exit codes:
   0    ended by SIGTERM or an interrupt, and all that was admitted is answered
   2    the command line is wrong
+  3    a model, or the machine, is wrong: it does not compile
   4    a file cannot be read, or the address is not to be had
   5    a bundle is refused
   6    too little memory or threads
@@ -26,15 +28,27 @@ Exit codes:
   70   our bug
   130  a second signal came, or requests were left when the time to drain was over";
 
-/// Answers inference requests over HTTP with bundles. Lost workers make answers slower and not wrong.
+/// Answers inference requests over HTTP and gRPC with bundles and ONNX models. Lost workers make answers slower and not wrong.
 #[derive(Debug, Parser)]
 #[command(name = "zbmd-serve", version, after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// A folder of bundles, made by `zbmdc compile`: `NAME.zbmd` is the model `NAME`
+    /// A folder of models: `NAME.zbmd`, a bundle made by `zbmdc compile`, is the model `NAME`, and so is `NAME.onnx` or
+    /// `NAME.ron`, which the server compiles itself
     pub(crate) folder: PathBuf,
+    #[cfg(feature = "compile")]
+    #[command(flatten)]
+    pub(crate) compile: CompileArgs,
     /// Address and port to listen at; port 0 is one that is free
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8000")]
     pub(crate) listen: SocketAddr,
+    /// Port of the same address for gRPC; port 0 is one that is free
+    #[cfg(feature = "grpc")]
+    #[arg(long, value_name = "PORT", default_value_t = 8001)]
+    grpc_port: u16,
+    /// Do not listen for gRPC
+    #[cfg(feature = "grpc")]
+    #[arg(long, conflicts_with = "grpc_port")]
+    no_grpc: bool,
     /// Allow an address that others can reach. There is no encryption and no authentication yet: only in a network, or behind
     /// a proxy, that you trust
     #[arg(long)]
@@ -72,6 +86,40 @@ pub(crate) struct Args {
     /// Say nothing but errors
     #[arg(long)]
     pub(crate) quiet: bool,
+}
+
+#[cfg(feature = "grpc")]
+impl Args {
+    /// Where to listen for gRPC, if anywhere.
+    pub(crate) fn grpc_address(&self) -> Option<SocketAddr> {
+        let address = SocketAddr::new(self.listen.ip(), self.grpc_port);
+        (!self.no_grpc).then_some(address)
+    }
+}
+
+/// What models that are no bundles are compiled for.
+#[cfg(feature = "compile")]
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompileArgs {
+    /// Compile models for the devices and links of a machine file; by default for the CPUs of this computer
+    #[arg(long, value_name = "FILE", conflicts_with = "devices")]
+    machine: Option<PathBuf>,
+    /// Compile models for N like CPU devices. With one a model is no pipeline, and responses are shortest
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    devices: Option<u16>,
+}
+
+#[cfg(feature = "compile")]
+impl CompileArgs {
+    pub(crate) fn machine(&self) -> zbmd_compiler::MachineChoice {
+        use zbmd_compiler::MachineChoice;
+
+        match (&self.machine, self.devices) {
+            (Some(file), _) => MachineChoice::File(file.clone()),
+            (None, Some(devices)) => MachineChoice::Uniform(devices.into()),
+            (None, None) => MachineChoice::Detect,
+        }
+    }
 }
 
 /// Where workers run.

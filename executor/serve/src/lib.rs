@@ -13,20 +13,30 @@
 //! | `tensor` | tensors, as the protocol and the model have them | nothing of these |
 //! | `protocol` | bodies of requests and answers | `tensor` |
 //! | `engine` | a model's queue, run, bound and readiness | `tensor`, `stats` |
-//! | `http` | connections, paths, documents, metrics | all of these |
+//! | `inference` | a request on its way through a model | `protocol`, `engine`, `stats` |
+//! | `description` | names, bounds and states, as all protocols say them | `engine` |
+//! | `server` | the models, and connections up to a limit | `engine`, `protocol` |
+//! | `http` | HTTP/1.1: paths, bodies, documents, metrics | all of these |
+//! | `grpc` | gRPC: calls and messages | all of these but `http` |
 //!
 //! Everything said goes to standard error. Exit codes are [`zbmd_executor::exit`]'s.
 
 mod args;
+mod description;
 mod descriptors;
 mod engine;
+#[cfg(feature = "grpc")]
+mod grpc;
 mod http;
+mod inference;
 mod protocol;
 mod repository;
+mod server;
 mod stats;
 mod tensor;
 #[doc(hidden)]
 pub mod testing;
+mod write_limit;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -45,8 +55,9 @@ use zbmd_executor::exit;
 use crate::args::Args;
 use crate::engine::readiness::Phase;
 use crate::engine::{LoadedModel, RunChoices, RunningModel};
-use crate::http::{Limits, Server};
-use crate::repository::RepositoryError;
+use crate::http::Http;
+use crate::repository::{LoadChoices, RepositoryError};
+use crate::server::{Limits, Protocol, Server};
 
 /// How often it is looked whether any model is left.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -62,7 +73,9 @@ enum ServeError {
     Remote(SocketAddr),
     #[error(transparent)]
     Repository(#[from] RepositoryError),
-    #[error("cannot listen at {address}: {source}")]
+    #[error(
+        "cannot listen at {address}: {source}; choose another address with `--listen`, or another port for gRPC with `--grpc-port`"
+    )]
     Listen {
         address: SocketAddr,
         source: io::Error,
@@ -131,8 +144,10 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
         return Err(ServeError::Remote(args.listen));
     }
     let limits = limits_of(args);
-    let models = repository::load(&args.folder, registry)?;
-    let (listener, address) = bind(args.listen)?;
+    let models = repository::load(&args.folder, &load_choices(args, registry))?;
+    let http = bind(args.listen)?;
+    #[cfg(feature = "grpc")]
+    let grpc = args.grpc_address().map(bind).transpose()?;
     let signals = signals();
     let models = start_models(args, models)?;
 
@@ -144,13 +159,15 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
         .build()
         .map_err(thread_error("connections"))?;
     let server = Server::new(models.clone(), limits);
-    let listener = {
-        let _context = runtime.enter();
-        TcpListener::from_std(listener).map_err(|source| ServeError::Listen { address, source })?
+    let listening = Listening {
+        runtime: &runtime,
+        server: &server,
+        is_quiet: args.quiet,
     };
-    runtime.spawn(Arc::clone(&server).accept_all(listener));
-    if !args.quiet {
-        say(format_args!("zbmd-serve: listening at http://{address}"));
+    listening.begin::<Http>("http", http)?;
+    #[cfg(feature = "grpc")]
+    if let Some(grpc) = grpc {
+        listening.begin::<grpc::Grpc>("grpc", grpc)?;
     }
 
     let has_failed = wait_for_end(&signals, &models);
@@ -158,6 +175,15 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
     match has_failed {
         true => Err(ServeError::AllFailed),
         false => Ok(exit_code),
+    }
+}
+
+fn load_choices(args: &Args, registry: &Registry) -> LoadChoices {
+    LoadChoices {
+        registry: registry.clone(),
+        #[cfg(feature = "compile")]
+        machine: args.compile.machine(),
+        is_quiet: args.quiet,
     }
 }
 
@@ -224,12 +250,45 @@ fn thread_error(what: &'static str) -> impl Fn(io::Error) -> ServeError {
     move |source| ServeError::Thread { what, source }
 }
 
-fn bind(address: SocketAddr) -> Result<(std::net::TcpListener, SocketAddr), ServeError> {
+/// An address that is taken.
+struct Bound {
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+}
+
+fn bind(address: SocketAddr) -> Result<Bound, ServeError> {
     let failed = |source| ServeError::Listen { address, source };
     let listener = std::net::TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    Ok((listener, address))
+    Ok(Bound { listener, address })
+}
+
+/// What takes connections.
+struct Listening<'s> {
+    runtime: &'s Runtime,
+    server: &'s Arc<Server>,
+    is_quiet: bool,
+}
+
+impl Listening<'_> {
+    /// Begins to take connections of a protocol.
+    fn begin<P: Protocol>(&self, scheme: &str, bound: Bound) -> Result<(), ServeError> {
+        let address = bound.address;
+        let listener = {
+            let _context = self.runtime.enter();
+            TcpListener::from_std(bound.listener)
+                .map_err(|source| ServeError::Listen { address, source })?
+        };
+        let server = Arc::clone(self.server);
+        self.runtime.spawn(server.accept_all::<P>(listener));
+        if !self.is_quiet {
+            say(format_args!(
+                "zbmd-serve: listening at {scheme}://{address}"
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// Learns of interrupts and SIGTERM. The second one ends the process.

@@ -3,8 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::engine::admission::Computed;
-
 /// A number of events and the time that they took together.
 #[derive(Debug, Default)]
 pub(crate) struct TimedCount {
@@ -125,6 +123,10 @@ pub(crate) struct ModelStats {
 pub(crate) struct AnsweredTimes {
     /// Reading the body.
     pub(crate) input: Duration,
+    /// From admission until the run took it.
+    pub(crate) queued: Duration,
+    /// From then until its outputs were there.
+    pub(crate) computed: Duration,
     /// Making the answer.
     pub(crate) output: Duration,
     /// All.
@@ -134,11 +136,11 @@ pub(crate) struct AnsweredTimes {
 }
 
 impl ModelStats {
-    pub(crate) fn answered(&self, computed: &Computed, times: AnsweredTimes) {
+    pub(crate) fn answered(&self, times: AnsweredTimes) {
         self.success.add(times.response);
-        self.queue.add(computed.queued);
+        self.queue.add(times.queued);
         self.input.add(times.input);
-        self.infer.add(computed.computed);
+        self.infer.add(times.computed);
         self.output.add(times.output);
         self.responses.add(times.response);
         let is_late = times
@@ -188,19 +190,16 @@ mod tests {
     fn what_is_late_is_counted() {
         let stats = ModelStats::default();
         let millis = Duration::from_millis;
-        let computed = Computed {
-            tensors: Vec::new(),
-            queued: millis(1),
-            computed: millis(2),
-        };
         for (response, timeout) in [(4, None), (4, Some(millis(5))), (6, Some(millis(5)))] {
             let times = AnsweredTimes {
                 input: millis(0),
+                queued: millis(1),
+                computed: millis(2),
                 output: millis(0),
                 response: millis(response),
                 timeout,
             };
-            stats.answered(&computed, times);
+            stats.answered(times);
         }
         stats.refused(RefusedFor::Full, millis(0));
         assert_eq!(

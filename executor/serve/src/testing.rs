@@ -4,17 +4,25 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "grpc")]
+use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::runtime::Runtime;
 use zbmd_backends::op::Registry;
 use zbmd_executor::Isolation;
 
 use crate::engine::{RunChoices, RunningModel};
-use crate::http::{Limits, Server};
 use crate::protocol::answer::Answer;
 use crate::protocol::request::{InferRequest, Tensors, WantedOutput};
-use crate::repository;
+use crate::repository::{self, LoadChoices};
+use crate::server::{Limits, Server};
 use crate::tensor::{Datatype, TensorSpec};
+
+/// The messages of gRPC, for clients.
+#[cfg(feature = "grpc")]
+pub mod messages {
+    pub use crate::protocol::messages::*;
+}
 
 /// Answers to one conversation fit this many bytes, unless there is no end of them.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -41,15 +49,19 @@ fn specs() -> Vec<TensorSpec> {
     datatypes.map(spec).to_vec()
 }
 
+/// Those whose bit is set.
+fn chosen_specs(bits: u16) -> Vec<TensorSpec> {
+    let all_specs = specs().into_iter().enumerate();
+    let chosen = all_specs.filter(|(index, _)| bits >> index & 1 == 1);
+    chosen.map(|(_, spec)| spec).collect()
+}
+
 /// Reads a body as a request to a model that takes and gives two elements of some types: those whose bit is set in `inputs`.
 ///
 /// What is read has the bytes that its types need. Written as an answer, which is the same text but for one name, it is
 /// read again as it was, as lists and as bytes.
 pub fn examine_request(inputs: u16, json_bytes: Option<usize>, body: &[u8]) {
-    let all_specs = specs();
-    let chosen = all_specs.iter().enumerate();
-    let chosen = chosen.filter(|(index, _)| inputs >> index & 1 == 1);
-    let specs: Vec<TensorSpec> = chosen.map(|(_, spec)| spec.clone()).collect();
+    let specs = chosen_specs(inputs);
     let tensors = Tensors {
         inputs: &specs,
         outputs: &specs,
@@ -67,6 +79,24 @@ pub fn examine_request(inputs: u16, json_bytes: Option<usize>, body: &[u8]) {
     }
     for is_binary in [false, true] {
         check_round_trip(&request, tensors, is_binary);
+    }
+}
+
+/// Reads bytes as a gRPC request to such a model. What is read has the bytes that its types need.
+#[cfg(feature = "grpc")]
+pub fn examine_message(inputs: u16, bytes: &[u8]) {
+    use crate::protocol::message_request::read_message;
+
+    let specs = chosen_specs(inputs);
+    let tensors = Tensors {
+        inputs: &specs,
+        outputs: &specs,
+    };
+    let message = crate::grpc::read_whole(Bytes::copy_from_slice(bytes));
+    let request = message.ok().and_then(|m| read_message(m, tensors).ok());
+    let inputs = request.map_or(Vec::new(), |request| request.inputs);
+    for (bytes, spec) in inputs.iter().zip(&specs) {
+        assert_eq!(bytes.len(), spec.bytes(), "{}", spec.name);
     }
 }
 
@@ -118,7 +148,13 @@ impl Conversations {
             pin: false,
             queue: 8,
         };
-        let models = repository::load(folder, registry).map_err(|error| error.to_string())?;
+        let load_choices = LoadChoices {
+            registry: registry.clone(),
+            #[cfg(feature = "compile")]
+            machine: zbmd_compiler::MachineChoice::Uniform(1),
+            is_quiet: true,
+        };
+        let models = repository::load(folder, &load_choices).map_err(|error| error.to_string())?;
         let started = models
             .into_iter()
             .map(|model| RunningModel::start(model, choices.clone()));
@@ -150,7 +186,7 @@ impl Conversations {
             client.write_all(bytes).await.expect("there is room");
             client.shutdown().await.expect("open");
             // How a connection ends concerns nobody.
-            let _ = Arc::clone(&self.server).serve(stream).await;
+            let _ = crate::http::serve(Arc::clone(&self.server), stream).await;
 
             let mut answers = Vec::new();
             let read = client.read_to_end(&mut answers).await;
@@ -170,6 +206,8 @@ mod tests {
         let list = br#"{"inputs": [{"name": "bool", "datatype": "BOOL", "shape": [1, 2], "data": [true, 0]}]}"#;
         examine_request(bool_alone, None, list);
         examine_request(bool_alone, Some(3), list);
+        #[cfg(feature = "grpc")]
+        examine_message(bool_alone, list);
         let json =
             br#"{"id": "\u0007\"", "inputs": [{"name": "fp32", "datatype": "FP32", "shape": [1, 2],
             "parameters": {"binary_data_size": 8}}]}"#;

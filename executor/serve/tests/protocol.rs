@@ -295,7 +295,7 @@ fn bundles_and_options_that_cannot_be_served_are_refused() {
     };
     let (status, said) = code(&Models::new(), &[]);
     assert_eq!(status, 4, "{said}");
-    assert!(said.contains("it holds no bundle"), "{said}");
+    assert!(said.contains("it holds no model"), "{said}");
 
     let agc = include_str!("../../../graphs/agc/model.ron");
     let (status, said) = code(&Models::new().with("agc", &compiled(agc, 1, 1)), &[]);

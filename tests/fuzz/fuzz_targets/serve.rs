@@ -1,13 +1,13 @@
 //! What strangers send to `zbmd-serve`: any bytes of a connection, and any bodies of requests, end in answers that are whole.
 //!
-//! The input is tried as a body and as all that comes on a connection; and as changes to what Triton's client sends.
+//! The input is tried as a body, as a message of gRPC and as all that comes on a connection; and as changes to what Triton's client sends.
 #![no_main]
 
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
-use zbmd_serve::testing::{Conversations, examine_request};
+use zbmd_serve::testing::{Conversations, examine_message, examine_request};
 
 /// Requests as `tritonclient.http` sends them to the model `simple`.
 const SEEDS: [&[u8]; 6] = [
@@ -40,10 +40,11 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((&choice, rest)) = bytes.split_first() else {
         return;
     };
-    match choice % 4 {
+    match choice % 5 {
         0 => body(rest),
         1 => conversation(rest),
         2 => conversation(&changed(rest)),
+        3 => message(rest),
         _ => {
             let seed = changed(rest);
             let begin = seed.windows(4).position(|four| four == b"\r\n\r\n");
@@ -62,6 +63,13 @@ fn body(bytes: &[u8]) {
     let json_bytes = (json_bytes != u16::MAX).then_some(json_bytes.into());
     examine_request(inputs, json_bytes, body);
     examine_request(inputs, None, body);
+}
+
+/// Types of the model's inputs, and a message of gRPC.
+fn message(bytes: &[u8]) {
+    if let Some((inputs, message)) = bytes.split_first_chunk() {
+        examine_message(u16::from_le_bytes(*inputs), message);
+    }
 }
 
 /// A client's request, with stretches of it replaced: where one begins, how long it is, how much comes in its stead.

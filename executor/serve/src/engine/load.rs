@@ -7,6 +7,7 @@ use zbmd_executor::embed::{StreamInfo, open_error_class, streams};
 use zbmd_executor::{Engine, EngineError, exit};
 use zbmd_ir::Graph;
 use zbmd_ir::bundle::{OpenError, open_modes};
+use zbmd_ir::verify::VerifiedModes;
 
 use super::pace::PlannedPace;
 use crate::tensor::TensorSpec;
@@ -53,15 +54,28 @@ pub(crate) struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Opens a bundle, verifies it, and checks that requests can be its iterations.
+    /// Opens a bundle and verifies it.
     ///
     /// # Errors
-    /// A file that is not a bundle, kernels that are not here, or a model whose answers would depend on other requests.
+    /// A file that is not a bundle, and those of [`Self::of_modes`].
     pub(crate) fn open(name: &str, path: &Path, registry: &Registry) -> Result<Self, LoadError> {
         let modes = open_modes(path).map_err(|source| LoadError::Open {
             path: path.to_owned(),
             source: Box::new(source),
         })?;
+        Self::of_modes(name, path, modes, registry)
+    }
+
+    /// The model of a program that was read, or compiled, from a file. Checks that requests can be its iterations.
+    ///
+    /// # Errors
+    /// Kernels that are not here, or a model whose answers would depend on other requests.
+    pub(crate) fn of_modes(
+        name: &str,
+        path: &Path,
+        modes: VerifiedModes,
+        registry: &Registry,
+    ) -> Result<Self, LoadError> {
         let unfit = |why| LoadError::Unfit {
             path: path.to_owned(),
             why,

@@ -1,20 +1,20 @@
 //! What the server says about itself and its models, as JSON.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::server::Server;
+use crate::description::{EXTENSIONS, NAME, plan_parameters, repository_state};
 use crate::engine::RunningModel;
-use crate::engine::readiness::Phase;
 use crate::protocol::answer::VERSION;
+use crate::server::Server;
 use crate::stats::TimedCount;
 use crate::tensor::{Datatype, TensorSpec};
 
 /// Server metadata.
 pub(super) fn server() -> Value {
     json!({
-        "name": "zbmd",
+        "name": NAME,
         "version": env!("CARGO_PKG_VERSION"),
-        "extensions": ["binary_tensor_data", "model_configuration", "model_repository", "statistics"],
+        "extensions": EXTENSIONS,
     })
 }
 
@@ -25,7 +25,7 @@ pub(super) fn model(running: &RunningModel) -> Value {
     json!({
         "name": model.name,
         "versions": [VERSION],
-        "platform": "zbmd",
+        "platform": NAME,
         "inputs": model.inputs.iter().map(tensor).collect::<Vec<_>>(),
         "outputs": model.outputs.iter().map(tensor).collect::<Vec<_>>(),
     })
@@ -34,25 +34,23 @@ pub(super) fn model(running: &RunningModel) -> Value {
 /// A model's configuration, in the words of Triton's `ModelConfig`. The bounds are among its parameters.
 pub(super) fn config(running: &RunningModel) -> Value {
     let tensor = |spec: &TensorSpec| json!({"name": spec.name, "data_type": config_type(spec.datatype), "dims": spec.shape});
-    let parameter = |value: u64| json!({"string_value": value.to_string()});
+    let parameter = |(name, value): (&str, u64)| {
+        let string_value = value.to_string();
+        (name.to_owned(), json!({"string_value": string_value}))
+    };
+    let parameters: Map<String, Value> = plan_parameters(running)
+        .map(parameter)
+        .into_iter()
+        .collect();
     let model = &running.model;
-    let planned = model.planned;
-    let queue_limit = running.admission().limit() as u64;
     json!({
         "name": model.name,
-        "platform": "zbmd",
-        "backend": "zbmd",
+        "platform": NAME,
+        "backend": NAME,
         "max_batch_size": 0,
         "input": model.inputs.iter().map(tensor).collect::<Vec<_>>(),
         "output": model.outputs.iter().map(tensor).collect::<Vec<_>>(),
-        "parameters": {
-            "block_iterations": parameter(planned.block),
-            "stages": parameter(planned.stages),
-            "period_ns": parameter(planned.period_ns),
-            "queue_requests": parameter(queue_limit),
-            "response_bound_ns": parameter(planned.response_ns(0)),
-            "response_bound_full_queue_ns": parameter(running.full_queue_ns()),
-        },
+        "parameters": parameters,
     })
 }
 
@@ -92,16 +90,7 @@ fn model_stats(running: &RunningModel) -> Value {
 /// All models, with how ready they are.
 pub(super) fn repository_index(server: &Server) -> Value {
     let entries = server.models().map(|running| {
-        let (state, reason) = match running.readiness().phase() {
-            Phase::Running => ("READY", String::new()),
-            Phase::Starting => ("LOADING", String::new()),
-            Phase::Waiting => (
-                "UNAVAILABLE",
-                "no plan runs without the lost workers".to_owned(),
-            ),
-            Phase::Restarting => ("UNAVAILABLE", "its run is begun anew".to_owned()),
-            Phase::Failed { why } => ("UNAVAILABLE", why),
-        };
+        let (state, reason) = repository_state(running);
         json!({"name": running.model.name, "version": VERSION, "state": state, "reason": reason})
     });
     Value::Array(entries.collect())

@@ -9,21 +9,16 @@ use hyper::{Request, StatusCode};
 
 use super::body::{BodyLimits, discard, read_body};
 use super::reply::{JSON_LENGTH, Reply, closing, error, tensors, unavailable};
-use super::server::Server;
 use crate::engine::RunningModel;
-use crate::engine::admission::Refusal;
+use crate::engine::admission::{Computed, Refusal};
+use crate::inference::{Rejection, infer};
 use crate::protocol::answer::Answer;
 use crate::protocol::request::{InferRequest, Tensors, max_body_bytes};
-use crate::stats::{AnsweredTimes, RefusedFor};
-
-/// A request that is not answered, and what it counts as.
-struct Refused {
-    why: RefusedFor,
-    reply: Reply,
-}
+use crate::server::Server;
+use crate::stats::RefusedFor;
 
 /// Answers a request. Whatever is wrong with it concerns nobody else.
-pub(super) async fn infer(
+pub(super) async fn answer_infer(
     server: &Server,
     running: &RunningModel,
     request: Request<Incoming>,
@@ -36,9 +31,8 @@ pub(super) async fn infer(
     // No body is held in memory for a request that is not computed.
     if running.admission().is_draining() {
         discard(body, limits.time).await;
-        let refused = refusal_reply(&Refusal::Draining);
-        running.stats.refused(refused.why, Duration::ZERO);
-        return refused.reply;
+        running.stats.refused(RefusedFor::Draining, Duration::ZERO);
+        return rejection_reply(&Rejection::Refused(Refusal::Draining));
     }
     let body = match read_body(&parts.headers, body, limits).await {
         Ok(body) => body,
@@ -48,59 +42,26 @@ pub(super) async fn infer(
         }
     };
 
-    let arrived = Instant::now();
-    match compute(running, &parts.headers, body, arrived).await {
-        Ok(reply) => reply,
-        Err(refused) => {
-            running.stats.refused(refused.why, arrived.elapsed());
-            refused.reply
-        }
+    let read = |tensors: Tensors<'_>| {
+        let json_bytes = json_length(&parts.headers)?;
+        let request = InferRequest::parse(&body, json_bytes, tensors);
+        drop(body);
+        request.map_err(|wrong| wrong.to_string())
+    };
+    let write = |request: &InferRequest, computed: Computed| {
+        let answer = Answer {
+            model: &running.model.name,
+            id: request.id.as_deref(),
+            wanted: &request.outputs,
+            outputs: &running.model.outputs,
+            tensors: &computed.tensors,
+        };
+        answer.body().map_err(|not_finite| not_finite.to_string())
+    };
+    match infer(running, Instant::now(), read, write).await {
+        Ok(body) => tensors(body),
+        Err(rejection) => rejection_reply(&rejection),
     }
-}
-
-async fn compute(
-    running: &RunningModel,
-    headers: &HeaderMap,
-    body: Vec<u8>,
-    arrived: Instant,
-) -> Result<Reply, Refused> {
-    let model = &running.model;
-    let known = Tensors {
-        inputs: &model.inputs,
-        outputs: &model.outputs,
-    };
-    let json_bytes = json_length(headers).map_err(client_error)?;
-    let request = InferRequest::parse(&body, json_bytes, known);
-    let request = request.map_err(|wrong| client_error(wrong.to_string()))?;
-    drop(body);
-    let input_time = arrived.elapsed();
-
-    let submitted = running.submit(request.inputs, request.timeout);
-    let answer = submitted.map_err(|refusal| refusal_reply(&refusal))?;
-    // Without an answer the model has failed, and says why to whoever comes next.
-    let computed = answer.await.map_err(|_| {
-        let why = "its run ended and is not begun anew".to_owned();
-        refusal_reply(&Refusal::Failed { why })
-    })?;
-
-    let begun = Instant::now();
-    let answer = Answer {
-        model: &model.name,
-        id: request.id.as_deref(),
-        wanted: &request.outputs,
-        outputs: &model.outputs,
-        tensors: &computed.tensors,
-    };
-    let body = answer.body();
-    let body = body.map_err(|not_finite| client_error(not_finite.to_string()))?;
-    let times = AnsweredTimes {
-        input: input_time,
-        output: begun.elapsed(),
-        response: arrived.elapsed(),
-        timeout: request.timeout,
-    };
-    running.stats.answered(&computed, times);
-    Ok(tensors(body))
 }
 
 /// What the header of the binary extension says, if it is there.
@@ -120,25 +81,18 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>, String> {
     }
 }
 
-fn client_error(what: String) -> Refused {
-    Refused {
-        why: RefusedFor::Request,
-        reply: error(StatusCode::BAD_REQUEST, &what),
-    }
-}
-
-fn refusal_reply(refusal: &Refusal) -> Refused {
+fn rejection_reply(rejection: &Rejection) -> Reply {
+    let refusal = match rejection {
+        Rejection::Request(what) => return error(StatusCode::BAD_REQUEST, what),
+        Rejection::Refused(refusal) => refusal,
+    };
     let what = refusal.to_string();
     let second = Duration::from_secs(1);
-    let (why, reply) = match refusal {
-        Refusal::Full { wait, .. } => (RefusedFor::Full, unavailable(&what, *wait)),
-        Refusal::TooLate { expected, .. } => (RefusedFor::Timeout, unavailable(&what, *expected)),
-        Refusal::NotRunning => (RefusedFor::Timeout, unavailable(&what, second)),
-        Refusal::Draining => (RefusedFor::Draining, closing(unavailable(&what, second))),
-        Refusal::Failed { .. } => {
-            let reply = error(StatusCode::SERVICE_UNAVAILABLE, &what);
-            (RefusedFor::Failed, reply)
-        }
-    };
-    Refused { why, reply }
+    match refusal {
+        Refusal::Full { wait, .. } => unavailable(&what, *wait),
+        Refusal::TooLate { expected, .. } => unavailable(&what, *expected),
+        Refusal::NotRunning => unavailable(&what, second),
+        Refusal::Draining => closing(unavailable(&what, second)),
+        Refusal::Failed { .. } => error(StatusCode::SERVICE_UNAVAILABLE, &what),
+    }
 }

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 
 use zbmd_executor::exposition::{Exposition, Metric, MetricKind, seconds};
 
-use super::server::Server;
 use crate::engine::RunningModel;
 use crate::protocol::answer::VERSION;
+use crate::server::Server;
 use crate::stats::{ModelStats, RESPONSE_BOUNDS_US, RefusedFor};
 
 /// Everything, as text.

@@ -1,12 +1,11 @@
-//! HTTP: connections with limits, paths, bodies, answers. Must not know how models are run.
+//! HTTP/1.1: connections, paths, bodies, answers. Must not know how models are run.
 
 mod body;
+mod connection;
 mod documents;
 mod infer;
 pub(crate) mod metrics;
 mod reply;
 mod routes;
-mod server;
-mod write_limit;
 
-pub(crate) use server::{Limits, Server};
+pub(crate) use connection::{Http, serve};

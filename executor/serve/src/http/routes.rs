@@ -5,12 +5,12 @@ use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 
 use super::documents;
-use super::infer::infer;
+use super::infer::answer_infer;
 use super::metrics::metrics_text;
 use super::reply::{Reply, error, health, json, metrics};
-use super::server::Server;
 use crate::engine::RunningModel;
 use crate::protocol::answer::VERSION;
+use crate::server::Server;
 
 /// What a path asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub(super) async fn answer(server: &Server, request: Request<Incoming>) -> Reply
         Route::Metrics => metrics(metrics_text(server)),
         Route::Model(name, asked) => match server.model(name) {
             Some(running) => answer_of_model(server, running, asked, request).await,
-            None => error(StatusCode::NOT_FOUND, &unknown_model(server, name)),
+            None => error(StatusCode::NOT_FOUND, &server.unknown_model(name)),
         },
     }
 }
@@ -120,17 +120,8 @@ async fn answer_of_model(
         ModelRoute::Ready => health(running.is_ready()),
         ModelRoute::Config => json(&documents::config(running)),
         ModelRoute::Stats => json(&documents::stats(std::iter::once(running))),
-        ModelRoute::Infer => infer(server, running, request).await,
+        ModelRoute::Infer => answer_infer(server, running, request).await,
     }
-}
-
-fn unknown_model(server: &Server, name: &str) -> String {
-    let known: Vec<&str> = server.models().map(|m| m.model.name.as_str()).collect();
-    let name: String = name.chars().take(100).collect();
-    format!(
-        "there is no model `{name}`; there are: {}",
-        known.join(", ")
-    )
 }
 
 #[cfg(test)]

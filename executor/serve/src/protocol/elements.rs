@@ -22,6 +22,9 @@ pub(crate) enum ElementError {
         text: String,
         datatype: Datatype,
     },
+    #[cfg(feature = "grpc")]
+    #[error("the protocol has no list for {datatype}: send it as bytes, in `raw_input_contents`")]
+    OnlyBytes { datatype: Datatype },
     #[error("there are more than {expected} elements")]
     TooMany { expected: usize },
     #[error("there are {found} elements; the shape has {expected}")]

@@ -89,6 +89,30 @@ pub(crate) enum RequestError {
         index: usize,
         found: u8,
     },
+    #[cfg(feature = "grpc")]
+    #[error(
+        "`raw_input_contents` has {found} tensors and `inputs` {inputs}: with bytes for one input there must be bytes for each, in the same order"
+    )]
+    RawCount { found: usize, inputs: usize },
+    #[cfg(feature = "grpc")]
+    #[error(
+        "input `{name}` has {found} bytes in `raw_input_contents`; {datatype} of shape {shape:?} has {expected}"
+    )]
+    RawSize {
+        name: String,
+        found: usize,
+        datatype: Datatype,
+        shape: Vec<u64>,
+        expected: usize,
+    },
+    #[cfg(feature = "grpc")]
+    #[error(
+        "input `{name}` has both `contents` and bytes in `raw_input_contents`; leave one of them out"
+    )]
+    RawAndContents { name: String },
+    #[cfg(feature = "grpc")]
+    #[error("input `{name}` has neither `contents` nor bytes in `raw_input_contents`")]
+    NoContents { name: String },
     #[error("{what} is not supported: {help}")]
     Unsupported { what: String, help: &'static str },
 }
@@ -194,10 +218,14 @@ fn refuse_sequences(parameters: Option<&Json<'_>>) -> Result<(), RequestError> {
     match sequence {
         None | Some(Json::Number("0")) => Ok(()),
         Some(Json::String(id)) if id.is_empty() => Ok(()),
-        Some(_) => Err(RequestError::Unsupported {
-            what: "`sequence_id`".to_owned(),
-            help: "every request stands alone",
-        }),
+        Some(_) => Err(unsupported_sequence()),
+    }
+}
+
+pub(super) fn unsupported_sequence() -> RequestError {
+    RequestError::Unsupported {
+        what: "`sequence_id`".to_owned(),
+        help: "every request stands alone",
     }
 }
 
@@ -249,7 +277,11 @@ fn named_list<'j, 'a>(
     named.collect::<Result<_, _>>().map(Some)
 }
 
-fn find(specs: &[TensorSpec], kind: &'static str, name: &str) -> Result<usize, RequestError> {
+pub(super) fn find(
+    specs: &[TensorSpec],
+    kind: &'static str,
+    name: &str,
+) -> Result<usize, RequestError> {
     let index = specs.iter().position(|spec| spec.name == name);
     index.ok_or_else(|| RequestError::Unknown {
         kind,
@@ -304,6 +336,14 @@ fn inputs_of(
         return Err(RequestError::Extra { extra });
     }
 
+    complete_inputs(inputs, specs)
+}
+
+/// Every input, in the model's order.
+pub(super) fn complete_inputs(
+    inputs: Vec<Option<Vec<u8>>>,
+    specs: &[TensorSpec],
+) -> Result<Vec<Vec<u8>>, RequestError> {
     let named = inputs.into_iter().zip(specs);
     let complete = named.map(|(input, spec)| {
         input.ok_or_else(|| RequestError::MissingInput {
@@ -363,7 +403,7 @@ fn input_bytes(
 }
 
 /// Kernels take a BOOL that is neither 0 nor 1 for what they like.
-fn check_truths(spec: &TensorSpec, bytes: &[u8]) -> Result<(), RequestError> {
+pub(super) fn check_truths(spec: &TensorSpec, bytes: &[u8]) -> Result<(), RequestError> {
     if spec.datatype != Datatype::Bool {
         return Ok(());
     }
@@ -384,6 +424,10 @@ fn check_datatype(input: &Json<'_>, spec: &TensorSpec) -> Result<(), RequestErro
         Some(other) => return Err(wrong_kind(place(), other, "a string")),
         None => return Err(RequestError::Missing { place: place() }),
     };
+    check_named_datatype(found, spec)
+}
+
+pub(super) fn check_named_datatype(found: &str, spec: &TensorSpec) -> Result<(), RequestError> {
     if found == spec.datatype.name() {
         return Ok(());
     }
@@ -408,7 +452,10 @@ fn check_shape(input: &Json<'_>, spec: &TensorSpec) -> Result<(), RequestError> 
     let sizes = items
         .iter()
         .map(|item| unsigned(&place, item, "a list of sizes"));
-    let found: Vec<u64> = sizes.collect::<Result<_, _>>()?;
+    check_sizes(sizes.collect::<Result<_, _>>()?, spec)
+}
+
+pub(super) fn check_sizes(found: Vec<u64>, spec: &TensorSpec) -> Result<(), RequestError> {
     if found == spec.shape {
         return Ok(());
     }
@@ -427,10 +474,14 @@ fn refuse_shared_memory(
     let region = parameters.and_then(|parameters| parameters.get("shared_memory_region"));
     match region {
         None => Ok(()),
-        Some(_) => Err(RequestError::Unsupported {
-            what: format!("`shared_memory_region` of {kind} `{name}`"),
-            help: "send tensors in the body",
-        }),
+        Some(_) => Err(unsupported_shared_memory(kind, name)),
+    }
+}
+
+pub(super) fn unsupported_shared_memory(kind: &str, name: &str) -> RequestError {
+    RequestError::Unsupported {
+        what: format!("`shared_memory_region` of {kind} `{name}`"),
+        help: "send tensors in the body",
     }
 }
 
@@ -480,10 +531,14 @@ fn refuse_classification(name: &str, parameters: Option<&Json<'_>>) -> Result<()
     let classes = parameters.and_then(|parameters| parameters.get("classification"));
     match classes {
         None | Some(Json::Number("0")) => Ok(()),
-        Some(_) => Err(RequestError::Unsupported {
-            what: format!("`classification` of output `{name}`"),
-            help: "its answer would be BYTES; ask for the numbers",
-        }),
+        Some(_) => Err(unsupported_classification(name)),
+    }
+}
+
+pub(super) fn unsupported_classification(name: &str) -> RequestError {
+    RequestError::Unsupported {
+        what: format!("`classification` of output `{name}`"),
+        help: "its answer would be BYTES; ask for the numbers",
     }
 }
 

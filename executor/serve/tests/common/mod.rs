@@ -84,6 +84,11 @@ impl Models {
         command
             .arg(self.path())
             .args(["--listen", "127.0.0.1:0"])
+            .args(if cfg!(feature = "grpc") {
+                &["--grpc-port", "0"][..]
+            } else {
+                &[]
+            })
             .args(options)
             .stderr(Stdio::piped());
         command
@@ -116,11 +121,10 @@ impl Models {
             models: self,
         };
         server.wait_until_ready(true);
-        let bundles = std::fs::read_dir(server.models.path())
-            .expect("a folder")
-            .count();
+        let index = server.post("/v2/repository/index", b"").json();
+        let models = index.as_array().map_or(0, Vec::len);
         wait_until("warm models", || {
-            server.said().matches(" as measured").count() == bundles
+            server.said().matches(" as measured").count() == models
         });
         server
     }
@@ -143,6 +147,19 @@ impl Server {
     /// What it said on standard error so far.
     pub fn said(&self) -> String {
         self.said.lock().expect("no panic").join("\n")
+    }
+
+    /// Where it listens for gRPC.
+    pub fn grpc_address(&self) -> SocketAddr {
+        let prefix = "zbmd-serve: listening at grpc://";
+        let mut address = None;
+        wait_until("the port of gRPC", || {
+            let said = self.said();
+            let found = said.lines().find_map(|line| line.strip_prefix(prefix));
+            address = found.map(|found| found.parse().expect("an address"));
+            address.is_some()
+        });
+        address.expect("found")
     }
 
     pub fn connect(&self) -> Connection {

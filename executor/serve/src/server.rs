@@ -1,39 +1,25 @@
-//! Connections: accepted up to a limit, served one request after the other, closed when a client is slow.
+//! The models, and connections to them: accepted up to a limit, whatever they speak.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
-use super::routes;
-use super::write_limit::WriteLimited;
 use crate::engine::RunningModel;
 
-/// Headers of a request, at most.
-const MAX_HEADERS: usize = 64;
-/// Bytes of a request's header, at most; also what is read of a body at once.
-const MAX_HEADER_BYTES: usize = 64 << 10;
 /// Pause after a connection that could not be accepted, for want of a descriptor or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// What one connection too many is told.
-const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n\
-    Content-Length: 59\r\nRetry-After: 1\r\nConnection: close\r\n\r\n\
-    {\"error\":\"the server has as many connections as it allows\"}";
 
 /// What strangers may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Connections at once.
+    /// Connections at once, of all protocols.
     pub(crate) connections: usize,
     /// From when a request is waited for until its header is there.
     pub(crate) header_timeout: Duration,
@@ -52,6 +38,15 @@ pub(crate) struct ConnectionCounts {
     pub(crate) refused: AtomicU64,
     /// Requests answered, with any status.
     pub(crate) requests: AtomicU64,
+}
+
+/// What is spoken on connections.
+pub(crate) trait Protocol: 'static {
+    /// What one connection too many is told before it is closed.
+    const TOO_MANY: &'static [u8];
+
+    /// Serves a connection to its end.
+    fn serve(server: Arc<Server>, stream: TcpStream) -> impl Future<Output = ()> + Send;
 }
 
 /// The models, and what is shared by all connections.
@@ -85,12 +80,36 @@ impl Server {
         self.models.get(name).map(Arc::as_ref)
     }
 
+    /// What a client is told that asks for a model that is not here.
+    pub(crate) fn unknown_model(&self, name: &str) -> String {
+        let known: Vec<&str> = self.models.keys().map(String::as_str).collect();
+        let name: String = name.chars().take(100).collect();
+        format!(
+            "there is no model `{name}`; there are: {}",
+            known.join(", ")
+        )
+    }
+
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
 
+    /// The longest body of a sensible request to any model.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn max_body_bytes(&self) -> usize {
+        use crate::protocol::request::max_body_bytes;
+
+        let bodies = self.models().map(|m| max_body_bytes(&m.model.inputs));
+        bodies.max().unwrap_or(0)
+    }
+
     pub(crate) fn counts(&self) -> &ConnectionCounts {
         &self.counts
+    }
+
+    /// A request was answered, with whatever status.
+    pub(crate) fn count_request(&self) {
+        self.counts.requests.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Connections now.
@@ -103,81 +122,49 @@ impl Server {
         self.models().all(RunningModel::is_ready)
     }
 
-    /// Takes connections until [`Self::close`].
-    pub(crate) async fn accept_all(self: Arc<Self>, listener: TcpListener) {
+    /// Returns when connections are to be closed: [`Self::close`].
+    pub(crate) fn until_closing(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut closing = self.closing.subscribe();
-        let mut is_closing =
-            pin!(async move { closing.wait_for(|closing| *closing).await.is_ok() });
+        async move {
+            // A server that is gone closes them too.
+            let _ = closing.wait_for(|closing| *closing).await;
+        }
+    }
+
+    /// Takes connections until [`Self::close`].
+    pub(crate) async fn accept_all<P: Protocol>(self: Arc<Self>, listener: TcpListener) {
+        let mut is_closing = pin!(self.until_closing());
         loop {
             let mut accepting = pin!(listener.accept());
             let accepted = poll_fn(|context| {
                 if is_closing.as_mut().poll(context).is_ready() {
-                    return std::task::Poll::Ready(None);
+                    return Poll::Ready(None);
                 }
                 accepting.as_mut().poll(context).map(Some)
             });
             match accepted.await {
                 None => return,
-                Some(Ok((stream, _))) => self.begin_connection(stream),
+                Some(Ok((stream, _))) => self.begin_connection::<P>(stream),
                 Some(Err(_)) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
         }
     }
 
-    fn begin_connection(self: &Arc<Self>, stream: TcpStream) {
+    fn begin_connection<P: Protocol>(self: &Arc<Self>, stream: TcpStream) {
         self.counts.accepted.fetch_add(1, Ordering::Relaxed);
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
             // It fits the socket's buffer, or the client goes without.
-            let _ = stream.try_write(TOO_MANY);
+            let _ = stream.try_write(P::TOO_MANY);
             return;
         };
         // An answer that waits for another packet would wait for nothing.
         let _ = stream.set_nodelay(true);
         let server = Arc::clone(self);
         tokio::spawn(async move {
-            // A connection that ends early concerns nobody else.
-            let _ = server.serve(stream).await;
+            P::serve(server, stream).await;
             drop(place);
         });
-    }
-
-    /// Serves one connection to its end.
-    pub(crate) async fn serve(
-        self: Arc<Self>,
-        stream: impl AsyncRead + AsyncWrite + Unpin,
-    ) -> Result<(), hyper::Error> {
-        let stream = WriteLimited::new(stream, self.limits.write_timeout);
-        let mut closing = self.closing.subscribe();
-        let service = service_fn(|request| {
-            let server = Arc::clone(&self);
-            async move {
-                let reply = routes::answer(&server, request).await;
-                server.counts.requests.fetch_add(1, Ordering::Relaxed);
-                Ok::<_, Infallible>(reply)
-            }
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.limits.header_timeout)
-            .max_headers(MAX_HEADERS)
-            .max_buf_size(MAX_HEADER_BYTES)
-            .serve_connection(TokioIo::new(stream), service);
-        let mut connection = pin!(connection);
-
-        let mut is_closing = Some(Box::pin(async move {
-            let _ = closing.wait_for(|closing| *closing).await;
-        }));
-        poll_fn(|context| {
-            if let Some(waiting) = &mut is_closing
-                && waiting.as_mut().poll(context).is_ready()
-            {
-                is_closing = None;
-                connection.as_mut().graceful_shutdown();
-            }
-            connection.as_mut().poll(context)
-        })
-        .await
     }
 
     /// Takes no more connections, and closes those that there are once their requests are answered. Waits for them so
@@ -186,19 +173,5 @@ impl Server {
         self.closing.send_replace(true);
         let all_places = u32::try_from(self.limits.connections).unwrap_or(u32::MAX);
         let _ = tokio::time::timeout(limit, self.places.acquire_many(all_places)).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_connection_too_many_is_told_as_much_as_it_says() {
-        let text = std::str::from_utf8(TOO_MANY).expect("text");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
-        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));
-        let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
-        assert!(body["error"].is_string());
     }
 }

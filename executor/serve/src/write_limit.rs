@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 ///
 /// The time runs from the first write that has to wait until everything is flushed. So a client that takes a byte now and
 /// then gains nothing by that, and one that is never waited for costs no timer.
-pub(super) struct WriteLimited<S> {
+pub(crate) struct WriteLimited<S> {
     stream: S,
     limit: Duration,
     /// Since something waits to be taken.
@@ -20,7 +20,7 @@ pub(super) struct WriteLimited<S> {
 }
 
 impl<S> WriteLimited<S> {
-    pub(super) const fn new(stream: S, limit: Duration) -> Self {
+    pub(crate) const fn new(stream: S, limit: Duration) -> Self {
         Self {
             stream,
             limit,

@@ -1,0 +1,323 @@
+//! Requests that come when they come: exponential gaps, at 70 % and at 150 % of what the server can answer, whether or not earlier
+//! ones are answered. Each carries a timeout, the bound that the server prints for its full queue.
+//!
+//! `ZBMD_SERVE_POISSON_S=300 cargo bench -p zbmd-serve --bench poisson [MODEL.onnx]`; 10 s a load without the variable. The model is
+//! calibrated, so that the bound counts what its kernels take here.
+//!
+//! Every time counts from when its request was due: a client that is late, or waits for its connection, makes the response longer and
+//! leaves no request out. A thread that does nothing but sleep to the next millisecond says how late the system wakes threads meanwhile;
+//! clients and server share its cores.
+
+#[cfg(target_os = "linux")]
+#[path = "../tests/common/mod.rs"]
+mod common;
+#[cfg(target_os = "linux")]
+mod shared;
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("skipped: the servers' processes are looked at by way of /proc");
+}
+
+#[cfg(target_os = "linux")]
+fn main() {
+    linux::main();
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+    use std::num::NonZero;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use super::common::{Models, Server};
+    use super::shared::{Model, connect, load, options, request};
+
+    /// Each with one request at a time. More than the queue holds, so that it can be full.
+    const CONNECTIONS: u32 = 64;
+    const QUEUE: &str = "32";
+    /// Parts of what the server can answer.
+    const LOADS: [f64; 2] = [0.7, 1.5];
+    /// Connections that ask as soon as they are answered, to see what it can.
+    const SATURATING: u32 = 16;
+    const SATURATING_TIME: Duration = Duration::from_secs(3);
+    const SEED: u64 = 24;
+    /// A refusal that takes longer has cost its client time.
+    const PROMPT_US: f64 = 2000.0;
+
+    pub(super) fn main() {
+        let seconds = std::env::var("ZBMD_SERVE_POISSON_S");
+        let seconds: u64 = seconds.map_or(10, |text| text.parse().expect("whole seconds"));
+        let chosen = Model::chosen();
+        let model = chosen.compile(&chosen.calibrated(options()));
+        let models = Models::new().with("model", &model);
+        let server = models.serve(&["--queue", QUEUE]);
+        let bound_us = printed_bound_us(&server);
+        let request = request(&model, Some(bound_us));
+
+        let capacity = capacity(server.address, &request);
+        println!(
+            "{}: {capacity:.0} answers/s at most; bound of a full queue of {QUEUE}: {bound_us} us; load {}",
+            chosen.name,
+            load()
+        );
+        println!(
+            "load %  offered/s  answered/s  p50 us  p99 us  p99.9 us  max us  over bound %  over with wake-up  \
+             refused %  refused p50 us  p99 us  max us  after 2 ms %  wake-up p99.9 us  max us"
+        );
+        for part in LOADS {
+            let offered = Offered {
+                rate: capacity * part,
+                time: Duration::from_secs(seconds),
+            };
+            let seen = offered.run(server.address, &request);
+            seen.print(part, bound_us as f64);
+        }
+        let late = server.metric("zbmd_late_responses_total{model=\"model\"}");
+        println!(
+            "by the server's clock {late} answers were late; load {}",
+            load()
+        );
+    }
+
+    fn printed_bound_us(server: &Server) -> u64 {
+        let config = server.get("/v2/models/model/config").json();
+        let bound = &config["parameters"]["response_bound_full_queue_ns"]["string_value"];
+        let bound_ns: u64 = bound.as_str().expect("text").parse().expect("a number");
+        bound_ns / 1000
+    }
+
+    /// Answers in a second to clients that never pause.
+    fn capacity(address: SocketAddr, request: &[u8]) -> f64 {
+        let end = Instant::now() + SATURATING_TIME;
+        let ask = || {
+            let mut client = Client::new(address);
+            let mut answers = 0;
+            while Instant::now() < end {
+                answers += u32::from(client.ask(request) == 200);
+            }
+            answers
+        };
+        let answers: u32 = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..SATURATING).map(|_| scope.spawn(ask)).collect();
+            let answers = clients
+                .into_iter()
+                .map(|client| client.join().expect("no panic"));
+            answers.sum()
+        });
+        f64::from(answers) / SATURATING_TIME.as_secs_f64()
+    }
+
+    /// Requests at random times.
+    struct Offered {
+        /// In a second.
+        rate: f64,
+        time: Duration,
+    }
+
+    impl Offered {
+        /// Every connection has arrivals of its own; together they are as random as those of one process.
+        fn run(&self, address: SocketAddr, request: &[u8]) -> Seen {
+            let is_over = AtomicBool::new(false);
+            let begun = Instant::now() + Duration::from_millis(100);
+            std::thread::scope(|scope| {
+                let sleeper = scope.spawn(|| wake_ups(&is_over));
+                let clients: Vec<_> = (0..CONNECTIONS)
+                    .map(|number| scope.spawn(move || self.ask(number, begun, address, request)))
+                    .collect();
+                let mut seen = Seen::default();
+                for client in clients {
+                    seen.add(client.join().expect("no panic"));
+                }
+                is_over.store(true, Ordering::Relaxed);
+                seen.wake_up_us = sleeper.join().expect("no panic");
+                seen.seconds = self.time.as_secs_f64();
+                seen.sort();
+                seen
+            })
+        }
+
+        fn ask(&self, number: u32, begun: Instant, address: SocketAddr, request: &[u8]) -> Seen {
+            wake_exactly();
+            let mean_gap = f64::from(CONNECTIONS) / self.rate;
+            let mut random = Random(SEED ^ u64::from(number) << 32);
+            let mut client = Client::new(address);
+            let mut seen = Seen::default();
+            let mut due = begun + random.gap(mean_gap);
+            while due < begun + self.time {
+                sleep_until(due);
+                let status = client.ask(request);
+                let response_us = due.elapsed().as_secs_f64() * 1e6;
+                match status {
+                    200 => seen.answered_us.push(response_us),
+                    503 => seen.refused_us.push(response_us),
+                    other => panic!("status {other}"),
+                }
+                due += random.gap(mean_gap);
+            }
+            seen
+        }
+    }
+
+    fn sleep_until(due: Instant) {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+
+    /// The system may wake a thread up to 50 us late without need, unless it is told not to.
+    fn wake_exactly() {
+        rustix::thread::set_current_timer_slack(NonZero::new(1)).expect("set");
+    }
+
+    /// How late the system wakes a thread, in microseconds, time and again.
+    fn wake_ups(is_over: &AtomicBool) -> Vec<f64> {
+        wake_exactly();
+        let mut late_us = Vec::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let due = Instant::now() + Duration::from_millis(1);
+            sleep_until(due);
+            late_us.push(due.elapsed().as_secs_f64() * 1e6);
+        }
+        late_us
+    }
+
+    /// SplitMix64.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut mixed = self.0;
+            mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+            mixed ^ mixed >> 31
+        }
+
+        /// Exponential, in seconds of this mean.
+        fn gap(&mut self, mean: f64) -> Duration {
+            // From 0 exclusive to 1 inclusive.
+            let uniform = ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+            Duration::from_secs_f64(-uniform.ln() * mean)
+        }
+    }
+
+    /// A connection on which one request after the other is asked.
+    struct Client {
+        stream: TcpStream,
+        answer: Vec<u8>,
+    }
+
+    impl Client {
+        fn new(address: SocketAddr) -> Self {
+            Self {
+                stream: connect(address),
+                answer: vec![0; 1 << 20],
+            }
+        }
+
+        /// Asks, and reads all of the answer; its status.
+        fn ask(&mut self, request: &[u8]) -> u16 {
+            self.stream.write_all(request).expect("taken");
+            let mut filled = 0;
+            loop {
+                let read = self.stream.read(&mut self.answer[filled..]);
+                filled += read.expect("an answer");
+                if let Some(answer) = Answer::of(&self.answer[..filled])
+                    && answer.length <= filled
+                {
+                    assert_eq!(answer.length, filled, "one answer at a time");
+                    return answer.status;
+                }
+            }
+        }
+    }
+
+    /// What an answer's header says.
+    struct Answer {
+        status: u16,
+        /// Of header and body.
+        length: usize,
+    }
+
+    impl Answer {
+        /// Nothing while the header is not there.
+        fn of(bytes: &[u8]) -> Option<Self> {
+            let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
+            let header = std::str::from_utf8(&bytes[..end]).expect("text");
+            let status = header.split(' ').nth(1)?.parse().expect("a status");
+            let lines = header.lines().filter_map(|line| line.split_once(": "));
+            let mut lengths = lines.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+            let body: usize = lengths.next()?.1.parse().expect("a length");
+            Some(Self {
+                status,
+                length: end + body,
+            })
+        }
+    }
+
+    /// What clients saw, in microseconds from when each request was due.
+    #[derive(Default)]
+    struct Seen {
+        answered_us: Vec<f64>,
+        refused_us: Vec<f64>,
+        wake_up_us: Vec<f64>,
+        seconds: f64,
+    }
+
+    impl Seen {
+        fn add(&mut self, other: Self) {
+            self.answered_us.extend(other.answered_us);
+            self.refused_us.extend(other.refused_us);
+        }
+
+        fn sort(&mut self) {
+            for times in [
+                &mut self.answered_us,
+                &mut self.refused_us,
+                &mut self.wake_up_us,
+            ] {
+                times.sort_by(f64::total_cmp);
+            }
+        }
+
+        fn print(&self, part: f64, bound_us: f64) {
+            let asked = self.answered_us.len() + self.refused_us.len();
+            let share = |count: usize, of: usize| 100.0 * count as f64 / of.max(1) as f64;
+            let answered = &self.answered_us;
+            let refused = &self.refused_us;
+            let with_wake_up_us = bound_us + quantile(&self.wake_up_us, 1.0);
+            println!(
+                "{:6.0} {:10.0} {:11.0} {:7.0} {:7.0} {:9.0} {:7.0} {:13.4} {:18} {:10.2} {:15.0} {:7.0} {:7.0} {:13.2} {:17.0} {:7.0}",
+                100.0 * part,
+                asked as f64 / self.seconds,
+                answered.len() as f64 / self.seconds,
+                quantile(answered, 0.5),
+                quantile(answered, 0.99),
+                quantile(answered, 0.999),
+                quantile(answered, 1.0),
+                share(above(answered, bound_us), answered.len()),
+                above(answered, with_wake_up_us),
+                share(refused.len(), asked),
+                quantile(refused, 0.5),
+                quantile(refused, 0.99),
+                quantile(refused, 1.0),
+                share(above(refused, PROMPT_US), refused.len()),
+                quantile(&self.wake_up_us, 0.999),
+                quantile(&self.wake_up_us, 1.0),
+            );
+        }
+    }
+
+    /// Of sorted values; 0 where there are none.
+    fn quantile(sorted: &[f64], part: f64) -> f64 {
+        let place = (sorted.len() as f64 * part) as usize;
+        let last = sorted.len().saturating_sub(1);
+        sorted.get(place.min(last)).copied().unwrap_or(0.0)
+    }
+
+    /// How many of sorted values are larger.
+    fn above(sorted: &[f64], limit: f64) -> usize {
+        sorted.len() - sorted.partition_point(|value| *value <= limit)
+    }
+}

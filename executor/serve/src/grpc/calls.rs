@@ -1,0 +1,209 @@
+//! Calls: from a path to the messages that are asked and answered.
+
+use std::future::{Future, ready};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::{Grpc, UnaryService};
+
+use super::body::TimedBody;
+use super::codec::MessageCodec;
+use super::connection::CallCounts;
+use super::documents;
+use super::stream::infer_stream;
+use crate::engine::RunningModel;
+use crate::engine::admission::{Computed, Refusal};
+use crate::inference::{Rejection, infer};
+use crate::protocol::answer::VERSION;
+use crate::protocol::message_request::read_message;
+use crate::protocol::messages::{
+    Empty, ModelInferRequest, ModelInferResponse, ModelReadyResponse, ModelRequest,
+    RepositoryIndexRequest, ServerLiveResponse, ServerReadyResponse, TensorMetadata,
+};
+use crate::protocol::request::{InferRequest, Tensors};
+use crate::server::Server;
+
+/// What a client waits before it tries again, by its own rules for calls that were refused.
+const PUSHBACK: &str = "grpc-retry-pushback-ms";
+
+/// Answers a call.
+pub(super) async fn answer(
+    server: &Arc<Server>,
+    calls: &Arc<CallCounts>,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let service = "/inference.GRPCInferenceService/";
+    let call = request.uri().path().strip_prefix(service);
+    let call = call.unwrap_or_default().to_owned();
+    match call.as_str() {
+        "ServerLive" => {
+            let live = || ServerLiveResponse { live: true };
+            unary(server, request, |_: Empty| ready(Ok(live()))).await
+        }
+        "ServerReady" => {
+            let is_ready = || ServerReadyResponse {
+                ready: server.is_ready(),
+            };
+            unary(server, request, |_: Empty| ready(Ok(is_ready()))).await
+        }
+        "ServerMetadata" => unary(server, request, |_: Empty| ready(Ok(documents::server()))).await,
+        "ModelReady" => {
+            let is_ready = |asked| ModelReadyResponse {
+                // A model that is not here is not ready, as Triton has it.
+                ready: find(server, &asked).is_ok_and(RunningModel::is_ready),
+            };
+            unary(server, request, |asked| ready(Ok(is_ready(asked)))).await
+        }
+        "ModelMetadata" => {
+            let about = |asked| find(server, &asked).map(documents::model);
+            unary(server, request, |asked| ready(about(asked))).await
+        }
+        "ModelConfig" => {
+            let about = |asked| find(server, &asked).map(documents::config);
+            unary(server, request, |asked| ready(about(asked))).await
+        }
+        "ModelStatistics" => {
+            let about = |asked| documents::statistics(server, &asked);
+            unary(server, request, |asked| ready(about(asked))).await
+        }
+        "RepositoryIndex" => {
+            let about = |asked: RepositoryIndexRequest| documents::index(server, asked.ready);
+            unary(server, request, |asked| ready(Ok(about(asked)))).await
+        }
+        "ModelInfer" => unary(server, request, |asked| infer_message(server, asked)).await,
+        "ModelStreamInfer" => infer_stream(server, calls, request).await,
+        _ => {
+            let path: String = request.uri().path().chars().take(100).collect();
+            Status::unimplemented(format!("there is no call {path}")).into_http()
+        }
+    }
+}
+
+/// A call with one message each way.
+async fn unary<Asked, Told, Answer>(
+    server: &Server,
+    request: Request<Incoming>,
+    mut answer: impl FnMut(Asked) -> Answer,
+) -> Response<Body>
+where
+    Asked: prost::Message + Default + 'static,
+    Told: prost::Message + 'static,
+    Answer: Future<Output = Result<Told, Status>>,
+{
+    let time = server.limits().body_timeout;
+    let service = Unary(|asked: tonic::Request<Asked>| {
+        let told = answer(asked.into_inner());
+        async move { told.await.map(tonic::Response::new) }
+    });
+    Grpc::new(MessageCodec::<Asked, Told>::new())
+        .max_decoding_message_size(server.max_body_bytes())
+        .max_encoding_message_size(usize::MAX)
+        .unary(service, request.map(|body| TimedBody::new(body, time)))
+        .await
+}
+
+/// A function as the service that tonic takes.
+struct Unary<F>(F);
+
+impl<F, Asked, Told, Answer> UnaryService<Asked> for Unary<F>
+where
+    F: FnMut(tonic::Request<Asked>) -> Answer,
+    Answer: Future<Output = Result<tonic::Response<Told>, Status>>,
+{
+    type Response = Told;
+    type Future = Answer;
+
+    fn call(&mut self, request: tonic::Request<Asked>) -> Answer {
+        (self.0)(request)
+    }
+}
+
+/// The model that a call is about.
+pub(super) fn find<'s>(
+    server: &'s Server,
+    asked: &ModelRequest,
+) -> Result<&'s RunningModel, Status> {
+    let running = server.model(&asked.name);
+    let running = running.ok_or_else(|| Status::not_found(server.unknown_model(&asked.name)))?;
+    if !asked.version.is_empty() && asked.version != VERSION {
+        let name = &running.model.name;
+        let version: String = asked.version.chars().take(40).collect();
+        return Err(Status::not_found(format!(
+            "the model `{name}` has no version `{version}`; it has only {VERSION}"
+        )));
+    }
+    Ok(running)
+}
+
+/// A request to infer, from its message to its answer.
+pub(super) async fn infer_message(
+    server: &Server,
+    mut message: ModelInferRequest,
+) -> Result<ModelInferResponse, Status> {
+    let arrived = Instant::now();
+    let asked = ModelRequest {
+        name: std::mem::take(&mut message.model_name),
+        version: std::mem::take(&mut message.model_version),
+    };
+    let running = find(server, &asked)?;
+    let read =
+        |tensors: Tensors<'_>| read_message(message, tensors).map_err(|wrong| wrong.to_string());
+    let write = |request: &InferRequest, computed: Computed| {
+        Ok(response_message(running, request, computed))
+    };
+    let response = infer(running, arrived, read, write).await;
+    response.map_err(|rejection| status_of(&rejection))
+}
+
+/// The answer; outputs are bytes, whatever the inputs were.
+fn response_message(
+    running: &RunningModel,
+    request: &InferRequest,
+    computed: Computed,
+) -> ModelInferResponse {
+    let model = &running.model;
+    let mut tensors: Vec<Bytes> = computed.tensors.into_iter().map(Bytes::from).collect();
+    let wanted = request.outputs.iter().map(|wanted| wanted.index);
+    ModelInferResponse {
+        model_name: model.name.clone(),
+        model_version: VERSION.to_owned(),
+        id: request.id.clone().unwrap_or_default(),
+        outputs: wanted
+            .clone()
+            .map(|index| TensorMetadata::of(&model.outputs[index]))
+            .collect(),
+        // No output is wanted twice.
+        raw_output_contents: wanted
+            .map(|index| std::mem::take(&mut tensors[index]))
+            .collect(),
+    }
+}
+
+fn status_of(rejection: &Rejection) -> Status {
+    match rejection {
+        Rejection::Request(what) => Status::invalid_argument(what),
+        Rejection::Refused(refusal) => {
+            let what = refusal.to_string();
+            match refusal {
+                Refusal::Full { wait, .. } => pushed_back(Status::resource_exhausted(what), *wait),
+                Refusal::TooLate { expected, .. } => {
+                    pushed_back(Status::resource_exhausted(what), *expected)
+                }
+                Refusal::NotRunning | Refusal::Draining | Refusal::Failed { .. } => {
+                    Status::unavailable(what)
+                }
+            }
+        }
+    }
+}
+
+fn pushed_back(mut status: Status, wait: Duration) -> Status {
+    let wait_ms = u64::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+    status.metadata_mut().insert(PUSHBACK, wait_ms.into());
+    status
+}

@@ -1,0 +1,156 @@
+//! What the server says about itself and its models, as messages.
+
+use tonic::Status;
+
+use super::calls::find;
+use crate::description::{EXTENSIONS, NAME, plan_parameters, repository_state};
+use crate::engine::RunningModel;
+use crate::protocol::answer::VERSION;
+use crate::protocol::messages::{
+    InferStatistics, ModelConfig, ModelConfigResponse, ModelIndex, ModelInput,
+    ModelMetadataResponse, ModelOutput, ModelParameter, ModelRequest, ModelStatistics,
+    ModelStatisticsResponse, RepositoryIndexResponse, ServerMetadataResponse, StatisticDuration,
+    TensorMetadata,
+};
+use crate::server::Server;
+use crate::stats::TimedCount;
+use crate::tensor::{Datatype, TensorSpec};
+
+/// Server metadata.
+pub(super) fn server() -> ServerMetadataResponse {
+    ServerMetadataResponse {
+        name: NAME.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        extensions: EXTENSIONS.map(str::to_owned).to_vec(),
+    }
+}
+
+impl TensorMetadata {
+    pub(super) fn of(spec: &TensorSpec) -> Self {
+        Self {
+            name: spec.name.clone(),
+            datatype: spec.datatype.name().to_owned(),
+            shape: sizes(spec),
+        }
+    }
+}
+
+/// Sizes that fit memory fit here.
+fn sizes(spec: &TensorSpec) -> Vec<i64> {
+    spec.shape.iter().map(|size| *size as i64).collect()
+}
+
+/// Model metadata.
+pub(super) fn model(running: &RunningModel) -> ModelMetadataResponse {
+    let model = &running.model;
+    ModelMetadataResponse {
+        name: model.name.clone(),
+        versions: vec![VERSION.to_owned()],
+        platform: NAME.to_owned(),
+        inputs: model.inputs.iter().map(TensorMetadata::of).collect(),
+        outputs: model.outputs.iter().map(TensorMetadata::of).collect(),
+    }
+}
+
+/// A model's configuration, with the bounds among its parameters.
+pub(super) fn config(running: &RunningModel) -> ModelConfigResponse {
+    let model = &running.model;
+    let input = |spec: &TensorSpec| ModelInput {
+        name: spec.name.clone(),
+        data_type: config_type(spec.datatype),
+        dims: sizes(spec),
+    };
+    let output = |spec: &TensorSpec| ModelOutput {
+        name: spec.name.clone(),
+        data_type: config_type(spec.datatype),
+        dims: sizes(spec),
+    };
+    let parameter = |(name, value): (&str, u64)| {
+        let string_value = value.to_string();
+        (name.to_owned(), ModelParameter { string_value })
+    };
+    let config = ModelConfig {
+        name: model.name.clone(),
+        platform: NAME.to_owned(),
+        backend: NAME.to_owned(),
+        max_batch_size: 0,
+        input: model.inputs.iter().map(input).collect(),
+        output: model.outputs.iter().map(output).collect(),
+        parameters: plan_parameters(running).map(parameter).into(),
+    };
+    ModelConfigResponse {
+        config: Some(config),
+    }
+}
+
+/// The number that `model_config.proto` has for a type.
+const fn config_type(datatype: Datatype) -> i32 {
+    match datatype {
+        Datatype::Bool => 1,
+        Datatype::Uint8 => 2,
+        Datatype::Int8 => 6,
+        Datatype::Int16 => 7,
+        Datatype::Int32 => 8,
+        Datatype::Int64 => 9,
+        Datatype::Fp16 => 10,
+        Datatype::Fp32 => 11,
+        Datatype::Fp64 => 12,
+        Datatype::Bf16 => 14,
+    }
+}
+
+/// Statistics of one model, or of all if none is named.
+pub(super) fn statistics(
+    server: &Server,
+    asked: &ModelRequest,
+) -> Result<ModelStatisticsResponse, Status> {
+    let model_stats = match asked.name.as_str() {
+        "" => server.models().map(model_statistics).collect(),
+        _ => vec![model_statistics(find(server, asked)?)],
+    };
+    Ok(ModelStatisticsResponse { model_stats })
+}
+
+fn model_statistics(running: &RunningModel) -> ModelStatistics {
+    let timed = |count: &TimedCount| {
+        Some(StatisticDuration {
+            count: count.count(),
+            ns: count.total_ns(),
+        })
+    };
+    let stats = &running.stats;
+    ModelStatistics {
+        name: running.model.name.clone(),
+        version: VERSION.to_owned(),
+        last_inference: stats.last_ms(),
+        inference_count: stats.success.count(),
+        execution_count: stats.success.count(),
+        inference_stats: Some(InferStatistics {
+            success: timed(&stats.success),
+            fail: timed(&stats.fail),
+            queue: timed(&stats.queue),
+            compute_input: timed(&stats.input),
+            compute_infer: timed(&stats.infer),
+            compute_output: timed(&stats.output),
+        }),
+    }
+}
+
+/// All models, or those that are ready, with how ready they are.
+pub(super) fn index(server: &Server, is_only_ready: bool) -> RepositoryIndexResponse {
+    let listed = server
+        .models()
+        .filter(|running| !is_only_ready || running.is_ready());
+    let models = listed.map(|running| {
+        let (state, reason) = repository_state(running);
+        ModelIndex {
+            name: running.model.name.clone(),
+            version: VERSION.to_owned(),
+            state: state.to_owned(),
+            reason,
+        }
+    });
+    RepositoryIndexResponse {
+        models: models.collect(),
+    }
+}

@@ -1,0 +1,240 @@
+//! A request to infer as a gRPC message: the same checks as of one as JSON, and the same refusals.
+
+use std::time::Duration;
+
+use super::elements::ElementError;
+use super::messages::{
+    InferInputTensor, InferTensorContents, ModelInferRequest, ParameterChoice, Parameters,
+};
+use super::request::{
+    InferRequest, RequestError, Tensors, WantedOutput, check_named_datatype, check_sizes,
+    check_truths, complete_inputs, find, unsupported_classification, unsupported_sequence,
+    unsupported_shared_memory,
+};
+use crate::tensor::{Datatype, TensorSpec};
+
+/// Reads a message. Outputs are always sent as bytes.
+pub(crate) fn read_message(
+    message: ModelInferRequest,
+    tensors: Tensors<'_>,
+) -> Result<InferRequest, RequestError> {
+    refuse_sequences(&message.parameters)?;
+    Ok(InferRequest {
+        timeout: timeout_of(&message.parameters)?,
+        outputs: outputs_of(&message, tensors.outputs)?,
+        inputs: inputs_of(&message, tensors.inputs)?,
+        // There is no telling an empty id from none.
+        id: (!message.id.is_empty()).then_some(message.id),
+    })
+}
+
+fn choice<'p>(parameters: &'p Parameters, name: &str) -> Option<&'p ParameterChoice> {
+    parameters.get(name)?.choice.as_ref()
+}
+
+fn refuse_sequences(parameters: &Parameters) -> Result<(), RequestError> {
+    match choice(parameters, "sequence_id") {
+        None | Some(ParameterChoice::Int64(0) | ParameterChoice::Uint64(0)) => Ok(()),
+        Some(ParameterChoice::String(id)) if id.is_empty() => Ok(()),
+        Some(_) => Err(unsupported_sequence()),
+    }
+}
+
+/// The parameter `timeout`, in microseconds; 0 is none.
+fn timeout_of(parameters: &Parameters) -> Result<Option<Duration>, RequestError> {
+    let wrong = |found: String| RequestError::Number {
+        place: "the parameter `timeout`".to_owned(),
+        found,
+        expected: "whole microseconds",
+    };
+    let micros = match choice(parameters, "timeout") {
+        None => return Ok(None),
+        Some(ParameterChoice::Uint64(micros)) => *micros,
+        Some(ParameterChoice::Int64(micros)) => {
+            u64::try_from(*micros).map_err(|_| wrong(micros.to_string()))?
+        }
+        Some(other) => return Err(wrong(kind_of(other).to_owned())),
+    };
+    Ok((micros > 0).then(|| Duration::from_micros(micros)))
+}
+
+fn kind_of(choice: &ParameterChoice) -> &'static str {
+    match choice {
+        ParameterChoice::Bool(_) => "a truth value",
+        ParameterChoice::Int64(_) | ParameterChoice::Uint64(_) => "a whole number",
+        ParameterChoice::String(_) => "a string",
+        ParameterChoice::Double(_) => "a floating-point number",
+    }
+}
+
+fn refuse_shared_memory(
+    kind: &str,
+    name: &str,
+    parameters: &Parameters,
+) -> Result<(), RequestError> {
+    match parameters.contains_key("shared_memory_region") {
+        true => Err(unsupported_shared_memory(kind, name)),
+        false => Ok(()),
+    }
+}
+
+/// What is asked for: without a list, all outputs.
+fn outputs_of(
+    message: &ModelInferRequest,
+    specs: &[TensorSpec],
+) -> Result<Vec<WantedOutput>, RequestError> {
+    let wanted = |index| WantedOutput {
+        index,
+        is_binary: true,
+    };
+    if message.outputs.is_empty() {
+        return Ok((0..specs.len()).map(wanted).collect());
+    }
+
+    let mut outputs: Vec<WantedOutput> = Vec::new();
+    for output in &message.outputs {
+        let index = find(specs, "output", &output.name)?;
+        if outputs.iter().any(|other| other.index == index) {
+            return Err(RequestError::Twice {
+                kind: "output",
+                name: output.name.clone(),
+            });
+        }
+        refuse_shared_memory("output", &output.name, &output.parameters)?;
+        match choice(&output.parameters, "classification") {
+            None | Some(ParameterChoice::Int64(0) | ParameterChoice::Uint64(0)) => {}
+            Some(_) => return Err(unsupported_classification(&output.name)),
+        }
+        outputs.push(wanted(index));
+    }
+    Ok(outputs)
+}
+
+/// All inputs as bytes, or all as numbers: a message that has any bytes has those of every input, in the same order.
+fn inputs_of(
+    message: &ModelInferRequest,
+    specs: &[TensorSpec],
+) -> Result<Vec<Vec<u8>>, RequestError> {
+    let raw = &message.raw_input_contents;
+    if !raw.is_empty() && raw.len() != message.inputs.len() {
+        return Err(RequestError::RawCount {
+            found: raw.len(),
+            inputs: message.inputs.len(),
+        });
+    }
+
+    let mut inputs: Vec<Option<Vec<u8>>> = vec![None; specs.len()];
+    for (place, input) in message.inputs.iter().enumerate() {
+        let index = find(specs, "input", &input.name)?;
+        if inputs[index].is_some() {
+            return Err(RequestError::Twice {
+                kind: "input",
+                name: input.name.clone(),
+            });
+        }
+        let raw = raw.get(place).map(|bytes| bytes.as_ref());
+        inputs[index] = Some(input_bytes(input, raw, &specs[index])?);
+    }
+    complete_inputs(inputs, specs)
+}
+
+fn input_bytes(
+    input: &InferInputTensor,
+    raw: Option<&[u8]>,
+    spec: &TensorSpec,
+) -> Result<Vec<u8>, RequestError> {
+    let name = || spec.name.clone();
+    refuse_shared_memory("input", &spec.name, &input.parameters)?;
+    check_named_datatype(&input.datatype, spec)?;
+    let sizes = input.shape.iter().map(|size| u64::try_from(*size));
+    let sizes: Vec<u64> = sizes.collect::<Result<_, _>>().map_err(|_| {
+        let place = format!("`shape` of input `{}`", spec.name);
+        RequestError::Number {
+            place,
+            found: format!("{:?}", input.shape),
+            expected: "a list of sizes",
+        }
+    })?;
+    check_sizes(sizes, spec)?;
+
+    match (raw, &input.contents) {
+        (Some(_), Some(_)) => Err(RequestError::RawAndContents { name: name() }),
+        (None, None) => Err(RequestError::NoContents { name: name() }),
+        (Some(bytes), None) if bytes.len() == spec.bytes() => {
+            check_truths(spec, bytes)?;
+            Ok(bytes.to_vec())
+        }
+        (Some(bytes), None) => Err(RequestError::RawSize {
+            name: name(),
+            found: bytes.len(),
+            datatype: spec.datatype,
+            shape: spec.shape.clone(),
+            expected: spec.bytes(),
+        }),
+        (None, Some(contents)) => {
+            let bytes = bytes_of_contents(contents, spec);
+            bytes.map_err(|source| RequestError::Element {
+                name: name(),
+                source,
+            })
+        }
+    }
+}
+
+/// The bytes of the list that the protocol has for a tensor's type.
+fn bytes_of_contents(
+    contents: &InferTensorContents,
+    spec: &TensorSpec,
+) -> Result<Vec<u8>, ElementError> {
+    let datatype = spec.datatype;
+    let integers = &contents.int_contents;
+    let unsigned = &contents.uint_contents;
+    match datatype {
+        Datatype::Bool => converted(&contents.bool_contents, spec, |v| Some([u8::from(*v)])),
+        Datatype::Uint8 => converted(unsigned, spec, |v| {
+            Some(u8::try_from(*v).ok()?.to_le_bytes())
+        }),
+        Datatype::Int8 => converted(integers, spec, |v| {
+            Some(i8::try_from(*v).ok()?.to_le_bytes())
+        }),
+        Datatype::Int16 => converted(integers, spec, |v| {
+            Some(i16::try_from(*v).ok()?.to_le_bytes())
+        }),
+        Datatype::Int32 => converted(integers, spec, |v| Some(v.to_le_bytes())),
+        Datatype::Int64 => converted(&contents.int64_contents, spec, |v| Some(v.to_le_bytes())),
+        Datatype::Fp32 => converted(&contents.fp32_contents, spec, |v| Some(v.to_le_bytes())),
+        Datatype::Fp64 => converted(&contents.fp64_contents, spec, |v| Some(v.to_le_bytes())),
+        Datatype::Fp16 | Datatype::Bf16 => Err(ElementError::OnlyBytes { datatype }),
+    }
+}
+
+/// Every element as its bytes; `to_bytes` has none for one that the type does not hold.
+fn converted<T: std::fmt::Display, const N: usize>(
+    list: &[T],
+    spec: &TensorSpec,
+    to_bytes: impl Fn(&T) -> Option<[u8; N]>,
+) -> Result<Vec<u8>, ElementError> {
+    let expected = spec.elements();
+    if list.len() > expected {
+        return Err(ElementError::TooMany { expected });
+    }
+    if list.len() < expected {
+        let found = list.len();
+        return Err(ElementError::TooFew { found, expected });
+    }
+
+    let mut bytes = Vec::with_capacity(spec.bytes());
+    for (index, element) in list.iter().enumerate() {
+        let element_bytes = to_bytes(element).ok_or_else(|| ElementError::Range {
+            index,
+            text: element.to_string(),
+            datatype: spec.datatype,
+        })?;
+        bytes.extend_from_slice(&element_bytes);
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+#[path = "message_request_tests.rs"]
+mod tests;
