@@ -225,14 +225,16 @@ fn a_client_that_reads_no_answers_loses_its_connection() {
 #[test]
 fn one_connection_too_many_is_told_so() {
     let server = impatient();
-    let mut kept: Vec<Connection> = (0..32).map(|_| server.connect()).collect();
+    let mut kept: Vec<Connection> = Vec::new();
     common::wait_until("a refusal", || {
+        // On a busy machine they may be closed for being idle before the next one is made: each look has its own.
+        kept = (0..32).map(|_| server.connect()).collect();
         let mut connection = server.connect();
         let reply = connection.request("GET", "/v2", &[], &[]);
         reply.status == 503 && reply.error().contains("as many connections as it allows")
     });
-    // They are idle for too long in the end, and there is room again. The last of them may have been one too many: those that
-    // asked for readiness before were closed only just now.
+    // They are idle for too long in the end, and there is room again. Some of them may have been too many themselves: others
+    // were closed only just now.
     for connection in &mut kept {
         let status = connection.reply().map(|reply| reply.status);
         assert!(matches!(status, None | Some(503)), "{status:?}");
