@@ -13,6 +13,7 @@ use good_lp::{
     Expression, ProblemVariables, Solution, SolverModel, Variable, constraint, variable,
 };
 
+use super::colocate::NetPrices;
 use super::knapsack::{DeviceDemand, Knapsack};
 use super::merged::MergedProblem;
 use crate::search::Control;
@@ -46,7 +47,6 @@ pub(crate) fn is_impossible(
     };
     let mut search = CoverSearch {
         merged,
-        below,
         kinds: device_kinds(merged, below),
         knapsack,
         sets: Vec::new(),
@@ -61,11 +61,12 @@ struct DeviceKind {
 }
 
 fn device_kinds(merged: &MergedProblem, below: u64) -> Vec<DeviceKind> {
+    let prices = NetPrices::of(merged);
     let kinds = merged.devices_by_kind().into_iter().enumerate();
     kinds
         .map(|(kind, devices)| DeviceKind {
             devices: devices.len(),
-            demand: DeviceDemand::of(merged, kind, devices[0], below),
+            demand: DeviceDemand::of(merged, &prices, kind, devices[0], below),
         })
         .collect()
 }
@@ -117,7 +118,6 @@ struct PricedSets {
 
 struct CoverSearch<'a> {
     merged: &'a MergedProblem,
-    below: u64,
     kinds: Vec<DeviceKind>,
     knapsack: Knapsack<'a>,
     sets: Vec<UnitSet>,
@@ -188,7 +188,7 @@ impl CoverSearch<'_> {
                 for (length, &unit) in (1..).zip(&order[first..]) {
                     let Some(ticks) = runs(unit) else { break };
                     work += ticks;
-                    if work >= self.below {
+                    if work >= self.knapsack.below {
                         break;
                     }
                     let units = &order[first..first + length];

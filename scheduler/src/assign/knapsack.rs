@@ -37,8 +37,13 @@ pub(crate) struct DeviceDemand {
 
 impl DeviceDemand {
     /// Of units that take less than `below` and fit the memory.
-    pub(crate) fn of(merged: &MergedProblem, kind: usize, device: usize, below: u64) -> Self {
-        let prices = NetPrices::of(merged);
+    pub(crate) fn of(
+        merged: &MergedProblem,
+        prices: &NetPrices,
+        kind: usize,
+        device: usize,
+        below: u64,
+    ) -> Self {
         let capacity = merged.capacity[device];
         let bytes = merged.bytes.iter();
         let total_bytes = bytes.fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
@@ -160,7 +165,7 @@ pub(crate) struct FoundSet {
 /// Finds sets of one problem that take less than a period.
 pub(crate) struct Knapsack<'a> {
     merged: &'a MergedProblem,
-    below: u64,
+    pub(crate) below: u64,
     places: Vec<Place>,
 }
 

@@ -170,12 +170,8 @@ pub(super) fn fit_by_section(
         let ranked = ranking.iter().map(|&index| all_shapes[index as usize]);
         let shapes: Vec<BlockShape> = ranked.collect();
         let order = kind.order;
-        let stop = budget.stop;
-        let mut search =
-            SectionSearch::new(&shapes, ceiling, limit, order, round, &mut failures, stop);
-        let outcome = search.run();
-        budget.used += search.steps();
-        budget.nodes += search.nodes;
+        let (outcome, placed) =
+            search_sections(&shapes, ceiling, limit, order, round, &mut failures, budget);
 
         match outcome {
             FitOutcome::Budget => {}
@@ -184,7 +180,7 @@ pub(super) fn fit_by_section(
             FitOutcome::Impossible => return (outcome, Vec::new()),
             FitOutcome::Found => {
                 let mut offsets = vec![0; shapes.len()];
-                for (&index, &offset) in ranking.iter().zip(&search.offsets) {
+                for (&index, &offset) in ranking.iter().zip(&placed) {
                     offsets[index as usize] = offset;
                 }
                 offsets.truncate(group.shapes.len());
@@ -235,6 +231,24 @@ fn rank_fillers(group: &BlockGroup, fillers: &[BlockShape], ranking: &mut Vec<u3
     }
     positions.sort_unstable();
     *ranking = positions.into_iter().map(|(_, index)| index).collect();
+}
+
+/// One search by section, whose steps and nodes the budget bears; the offsets of all shapes, if they were found.
+pub(super) fn search_sections(
+    shapes: &[BlockShape],
+    ceiling: u32,
+    limit: u64,
+    order: SectionOrder,
+    round: u64,
+    failures: &mut [u64],
+    budget: &mut StepBudget<'_>,
+) -> (FitOutcome, Vec<u32>) {
+    let stop = budget.stop;
+    let mut search = SectionSearch::new(shapes, ceiling, limit, order, round, failures, stop);
+    let outcome = search.run();
+    budget.used += search.steps();
+    budget.nodes += search.nodes;
+    (outcome, search.offsets)
 }
 
 /// The sequence 1, 1, 2, 1, 1, 2, 4, 1, ... from index 1 on.

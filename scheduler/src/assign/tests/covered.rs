@@ -1,6 +1,7 @@
 //! Bounds by sets that cover all units, and the knapsacks behind them, against plain enumeration.
 
 use super::super::bound::period_bound;
+use super::super::colocate::NetPrices;
 use super::super::cover;
 use super::super::knapsack::{DeviceDemand, Knapsack};
 use super::colocated::expensive_transfers;
@@ -82,7 +83,13 @@ fn the_best_sets_are_enumerated_ones() {
         let below = 60 + rng.below(200) as u64;
         let values: Vec<i64> = (0..units).map(|_| rng.below(100) as i64 - 10).collect();
         let knapsack = Knapsack::new(&merged, below).expect("few nets");
-        let demand = DeviceDemand::of(&merged, merged.kind_of[0], 0, below);
+        let demand = DeviceDemand::of(
+            &merged,
+            &NetPrices::of(&merged),
+            merged.kind_of[0],
+            0,
+            below,
+        );
 
         let sets = (0..1u32 << units).map(|word| -> Vec<usize> {
             let all = 0..units;

@@ -2,9 +2,9 @@
 
 use super::super::fillers::{EmptyRectangle, FillerChoice, find_empty_rectangles};
 use super::super::group::{BlockGroup, StepBudget};
-use super::super::restart::{MAX_BLOCKS, SHORTEST_SEARCH, luby};
+use super::super::restart::{MAX_BLOCKS, SHORTEST_SEARCH, luby, search_sections};
 use super::super::search::{FitOutcome, LOOKS};
-use super::super::section_search::{SectionOrder, SectionSearch};
+use super::super::section_search::SectionOrder;
 use super::{BIT, JoinStyle, JoinedGroup, PiecePart};
 
 /// What is taken for fillers, by turns.
@@ -148,18 +148,14 @@ fn fit_wholes(
 
     for order in ORDERS {
         let limit = shortest_search.saturating_mul(length).min(budget.left());
-        let stop = budget.stop;
-        let mut search =
-            SectionSearch::new(&shapes, ceiling, limit, order, round, &mut failures, stop);
-        let outcome = search.run();
-        budget.used += search.steps();
-        budget.nodes += search.nodes;
+        let (outcome, offsets) =
+            search_sections(&shapes, ceiling, limit, order, round, &mut failures, budget);
         match outcome {
             FitOutcome::Budget => {}
             // With these joins: without them there may be a layout.
             FitOutcome::Impossible => return None,
             FitOutcome::Found => {
-                let placed = wholes.iter().zip(&search.offsets);
+                let placed = wholes.iter().zip(&offsets);
                 let parts = placed.map(|(&piece, &offset)| PiecePart { piece, offset });
                 return Some(parts.collect());
             }
