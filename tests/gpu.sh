@@ -86,6 +86,8 @@ check() {
     elif output="$(timeout -k 5 "$row_seconds" "$@" 2>&1)" && grep -qE '\.\.\. ok|period/bare|recoveries|by the device|of the floor' <<<"$output"; then
         # What a device cannot do is said by tests whose output is not held back.
         row "$name" "$(sed -n 's/.*SKIPPED: /not run: /p' <<<"$output" | grep . || echo passed)"
+    elif grep -q 'SKIPPED, no Vulkan' <<<"$output"; then
+        row "$name" "$(sed -n 's/.*SKIPPED, no Vulkan device: /not run: /p' <<<"$output" | head -n1)"
     else
         row "$name" "FAILED"
         failed=1
@@ -141,7 +143,7 @@ calendars="$packed/calendars"
 runs="$packed/runs"
 
 check "driver: loaded, devices listed" \
-    "$driver" --exact sys::tests::loading_never_panics
+    "$driver" --exact api::tests::loading_never_panics
 check "ops: every kernel of the catalogue beside its CPU kernel" \
     "$backends" --exact tests::cuda::suite::every_op_agrees_with_its_cpu_kernel_on_a_gpu
 check "calendars: models beside the interpreter" \
@@ -162,6 +164,10 @@ check "runs: twenty exchanges with a CPU in a period" "$runs" "cuda exchanges"
 check "runs: kernels launched early, as a machine file asks" "$runs" "cuda early"
 check "runs: the same bits in threads and processes, with checksums" "$runs" "cuda anywhere"
 check "runs: CPU + Vulkan + CUDA in one calendar" "$runs" three
+check "vulkan: every kernel of the catalogue beside its CPU kernel" \
+    env ZBMD_REQUIRE=vulkan "$backends" vulkan
+check "vulkan: models, exchanges, a killed, stopped, lost worker: the same bits" \
+    env ZBMD_REQUIRE=cuda,vulkan "$runs" vulkan
 check "losses: a killed worker, the same bits" "$runs" "cuda killed"
 check "losses: a stopped worker, the same bits" "$runs" "cuda stopped"
 check "losses: corrupted transfers, the same bits" "$runs" "cuda corrupted"

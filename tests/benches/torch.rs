@@ -1,12 +1,14 @@
 //! Models at batch 1 on a CUDA device, beside PyTorch on the same device in the same run, by turns: microseconds of one
 //! call, from the input in the host's memory to the output there.
 //!
-//! `cargo bench -p zbmd-tests --bench torch [-- FILTER]`. `ZBMD_TORCH` names a Python that has PyTorch (by default
+//! `cargo bench -p zbmd-tests --bench torch [-- FILTER] [f32|tf32|f16|bf16]`. `ZBMD_TORCH` names a Python that has PyTorch (by default
 //! `python3`), and `ZBMD_TORCH_SCRIPT` the script beside this file, for binaries that run elsewhere. Without PyTorch
 //! its columns stay empty, without a device there is no table. Ratios are ours to the rival's, medians of the turns';
 //! below 1 ours is quicker. Ours are the kernels that calibration chooses, the vendor's library among them, launched early
 //! where it finds that to pay; what the default ones take stands behind. The floor is the longer of two times: all weights once at the bandwidth of a large copy,
 //! and all operations at the pace of a large product; both are measured by the rival, in the same types.
+//!
+//! `ZBMD_TORCH_COSTS=10` prints what calibration found of the ten kernels that take the most of a call. `ZBMD_TORCH_HOWS=eager,graph` asks the rival for these ways only: `torch.compile` takes minutes for a large model.
 //!
 //! `-- tiny` runs small models of the same making: what a device in software can do, to see that it runs.
 
@@ -17,8 +19,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use zbmd_backends::gpu::{Device, Drivers, GpuOptions, Kept, Replay};
 use zbmd_backends::op::{GpuCapabilities, Registry};
-use zbmd_compiler::calibrate::{CalibrateOptions, Calibration, EarlyLaunch};
-use zbmd_compiler::costs::MeasuredCosts;
+use zbmd_compiler::calibrate::{CalibrateOptions, Calibration, CostRow, EarlyLaunch};
+use zbmd_compiler::costs::{MeasuredCost, MeasuredCosts};
 use zbmd_compiler::{
     ActorRef, CompileOptions, Compiled, GraphBuilder, MachineChoice, Math, calibrate_file,
     calibrate_graph, compile_file, compile_graph,
@@ -345,7 +347,10 @@ impl Found {
     ) {
         self.ours.push(ours);
         let Some(rival) = rival else { return };
-        for (how, (seconds, ratios)) in HOWS.iter().zip(&mut self.theirs) {
+        let asked = std::env::var("ZBMD_TORCH_HOWS").unwrap_or_else(|_| HOWS.join(","));
+        let is_asked = |how: &str| asked.split(',').any(|name| name == how);
+        let columns = HOWS.iter().zip(&mut self.theirs);
+        for (how, (seconds, ratios)) in columns.filter(|(how, _)| is_asked(how)) {
             match number(rival, &question(how)) {
                 Ok(its) => {
                     seconds.push(its);
@@ -429,6 +434,35 @@ impl<'p> Running<'p> {
     }
 }
 
+/// The kernels that take the most of a call, as many as `ZBMD_TORCH_COSTS` says, with all their variants.
+fn print_costs(found: &Calibration) {
+    let count = std::env::var("ZBMD_TORCH_COSTS").map_or(0, |n| n.parse().expect("a number"));
+    let us = |cost: &MeasuredCost| (cost.call_ps + cost.firing_ps) as f64 / 1e6;
+    let all_us = |row: &CostRow| us(&row.cost) * row.actors as f64;
+    let mut rows: Vec<&CostRow> = found.rows.iter().collect();
+    rows.sort_by(|a, b| all_us(b).total_cmp(&all_us(a)));
+    if count > 0 {
+        let total: f64 = rows.iter().map(|row| all_us(row)).sum();
+        println!("    {} kernels, {total:.1} us in all", rows.len());
+    }
+    for row in rows.into_iter().take(count) {
+        let variants = row.variants.iter().map(|cost| {
+            let name = cost.variant.as_deref().unwrap_or("default");
+            format!("{name} {:.1}", us(cost))
+        });
+        println!(
+            "    {:>7.1} us: {} x {:.1} {} {} {} [{}]",
+            all_us(row),
+            row.actors,
+            us(&row.cost),
+            row.cost.op,
+            row.cost.ports,
+            row.actor,
+            variants.collect::<Vec<_>>().join(", ")
+        );
+    }
+}
+
 /// One row.
 fn row(
     devices: &[Device; 2],
@@ -450,6 +484,7 @@ fn row(
         ..Default::default()
     };
     let found = given.calibrate(options());
+    print_costs(&found);
     let early = found.early.first().is_some_and(EarlyLaunch::pays);
     let default = given.compile(&MeasuredCosts::default(), options());
     let chosen = given.compile(&found.costs, options());
@@ -493,7 +528,9 @@ fn main() {
         .filter(|a| !a.starts_with("--"))
         .collect();
     let tiny = words.iter().any(|w| w == "tiny");
-    let filter = words.iter().find(|w| *w != "tiny");
+    let (types, names): (Vec<_>, Vec<_>) = words.iter().partition(|w| w.parse::<Math>().is_ok());
+    let filter = names.into_iter().find(|w| *w != "tiny");
+    let is_asked = |math: &Math| types.is_empty() || types.contains(&&math.to_string());
     let mut drivers = Drivers::default();
     let mut open = |programmatic| {
         drivers.open(
@@ -535,7 +572,7 @@ fn main() {
         .iter()
         .filter(|m| filter.is_none_or(|f| m.0.contains(f.as_str())))
     {
-        for math in Math::ALL {
+        for math in Math::ALL.into_iter().filter(|math| is_asked(math)) {
             row(&devices, rival.as_mut(), (name, model), math, turns);
         }
     }

@@ -807,19 +807,19 @@ mod linux {
         ];
         harness::run(&cuda[..if on_gpu { 10 } else { 14 }], || true);
         let tests: [Test; 13] = [
-            ("models", models),
-            ("exchanges", exchanges),
-            ("tensors", tensors),
+            ("vulkan models", models),
+            ("vulkan exchanges", exchanges),
+            ("vulkan tensors", tensors),
             ("three", three),
-            ("anywhere", anywhere),
-            ("kept", kept),
-            ("killed", killed),
-            ("approximate", approximate),
-            ("stopped", stopped),
-            ("corrupted", corrupted),
-            ("lost", lost),
-            ("unsupervised", unsupervised),
-            ("missing", missing),
+            ("vulkan anywhere", anywhere),
+            ("vulkan kept", kept),
+            ("vulkan killed", killed),
+            ("vulkan approximate", approximate),
+            ("vulkan stopped", stopped),
+            ("vulkan corrupted", corrupted),
+            ("vulkan lost", lost),
+            ("vulkan unsupervised", unsupervised),
+            ("vulkan missing", missing),
         ];
         harness::run(&tests, || {
             open(true, &vulkan::VulkanOptions::default()).is_some()

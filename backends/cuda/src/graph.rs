@@ -7,7 +7,7 @@ use super::device::{CudaDevice, LoadedKernel};
 use super::driver::{Driver, Exec, Graph, Launch, Node};
 use super::error::{CallError, Fault};
 use super::memory::BankTable;
-use zbmd_gpu_ir::library::{Product, WORKSPACE};
+use zbmd_gpu_ir::library::{Product, SCRATCH_BYTES, WORKSPACE_ALIGN};
 use zbmd_hal::{BankRange, BoundRun};
 
 /// A graph that is being built over the banks of a queue.
@@ -135,9 +135,13 @@ impl GraphDraft {
                 "{elements} floats of {range:?}"
             );
         }
-        assert!(product.scratch.len() >= WORKSPACE, "scratch of a product");
+        assert!(
+            product.scratch.len() >= SCRATCH_BYTES,
+            "scratch of a product"
+        );
 
-        let placed = product.at(|range| self.banks.address(range));
+        let mut placed = product.at(|range| self.banks.address(range));
+        placed.scratch = placed.scratch.next_multiple_of(WORKSPACE_ALIGN);
         let graph = self.graph;
         self.add_node(after, |driver, after| {
             // SAFETY: lengths are checked above and by `address`; the banks are held as for a copy.

@@ -9,8 +9,15 @@ pub const TITLE: &str = "cuBLASLt";
 /// The variant that it is.
 pub const NAME: &str = "cublaslt";
 
-/// Scratch memory that each product gives the library, whatever it then uses: plans must know it beforehand.
-pub const WORKSPACE: u64 = 4 << 20;
+/// Scratch memory of each product, whatever the library then uses of it: plans must know it beforehand.
+pub const SCRATCH_BYTES: u64 = 4 << 20;
+
+/// What the address of the library's workspace is a multiple of, in bytes. Buffers of plans begin at less, so the
+/// workspace is a part of the scratch memory.
+pub const WORKSPACE_ALIGN: u64 = 256;
+
+/// Bytes of the workspace, wherever the scratch memory begins.
+pub const WORKSPACE: u64 = SCRATCH_BYTES - WORKSPACE_ALIGN;
 
 /// Why other devices cannot have it, as a clause.
 pub fn needs_cuda() -> String {
@@ -48,7 +55,8 @@ pub struct Product<At> {
     pub right: At,
     pub bias: Option<At>,
     pub out: At,
-    /// [`WORKSPACE`] bytes.
+    /// [`SCRATCH_BYTES`] bytes in a plan; where addresses are known, [`WORKSPACE`] bytes from a multiple of
+    /// [`WORKSPACE_ALIGN`] on.
     pub scratch: At,
 }
 

@@ -153,7 +153,7 @@ impl KernelPlan {
     pub fn by_library(product: Product<Operand>) -> Self {
         Self {
             math: product.shape.math,
-            scratch_bytes: library::WORKSPACE,
+            scratch_bytes: library::SCRATCH_BYTES,
             steps: vec![Step::Product(product)],
             ..Self::default()
         }

@@ -6,7 +6,7 @@ use super::super::error::Code;
 use super::matrix::to_tf32;
 use super::memory::SoftMemory;
 use zbmd_gpu_ir::Math;
-use zbmd_gpu_ir::library::{Product, Shape, WORKSPACE};
+use zbmd_gpu_ir::library::{Product, Shape, WORKSPACE, WORKSPACE_ALIGN};
 
 /// So many floats from an address on.
 fn load_floats(memory: &mut SoftMemory, first: Address, count: u64) -> Result<Vec<f32>, Code> {
@@ -82,10 +82,11 @@ pub(super) fn run_products(
     memory: &mut SoftMemory,
 ) -> Result<(), Code> {
     let shape = &product.shape;
-    let operands = [product.left, product.right, product.out];
-    for (address, align) in operands.iter().zip(shape.aligns()) {
+    let operands = [product.left, product.right, product.out, product.scratch];
+    let aligns = shape.aligns().map(u64::from).into_iter();
+    for (address, align) in operands.iter().zip(aligns.chain([WORKSPACE_ALIGN])) {
         assert!(
-            address.is_multiple_of(align.into()),
+            address.is_multiple_of(align),
             "{address:#x} is not a multiple of {align}"
         );
     }

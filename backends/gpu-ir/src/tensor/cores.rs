@@ -1,5 +1,5 @@
 //! Products of matrices on tensor cores: four warps share a tile, the next part of whose factors is loaded while the
-//! present one is multiplied.
+//! present one is multiplied. Several teams of four warps may share out a long inner dimension.
 //!
 //! Factors are rounded on their way to shared memory, and stored there as words along the inner dimension: one factor, or
 //! two of 16 bits. Lines of words are so long that the threads of a warp never meet in a bank.
@@ -9,8 +9,8 @@ use super::{TensorKernelBuilder, Why};
 use crate::Math;
 use crate::lang::{Builder, Place, Shared, Ty, Val, Var};
 
-/// Threads of a group: two warps along each side of a tile.
-pub(super) const LOCAL: u32 = 128;
+/// Threads of a team: two warps along each side of a tile.
+pub(super) const TEAM: u32 = 128;
 /// Words of a tile along the inner dimension.
 const DEPTH: u32 = 16;
 /// Words from row to row of the left matrix: 20 i + j differ in all banks for i below 8 and j below 4.
@@ -23,18 +23,29 @@ pub(super) fn tile(per: u32) -> u32 {
     32 * per
 }
 
+/// How a tile is computed: see [`super::product::Variant::Cores`].
+#[derive(Clone, Copy)]
+pub(super) struct Team {
+    pub(super) math: Math,
+    pub(super) per: u32,
+    pub(super) shares: u32,
+}
+
 /// A tile that is being computed.
 struct Tile<'r, 'k> {
     k: &'k Builder,
     math: Math,
     per: u32,
+    shares: u32,
     on: On<'k>,
     rules: &'r Rules<'r, 'k>,
+    /// Which share of the inner dimension a thread's team adds, and its number in the team.
+    share: Val<'k>,
     local: Val<'k>,
-    /// Both matrices twice: what is multiplied, and what is loaded.
+    /// Of each team, both matrices twice: what is multiplied, and what is loaded.
     xs: Shared<'k>,
     ys: Shared<'k>,
-    /// Words that a thread has loaded of each.
+    /// Factors that a thread has loaded of each: as floats, or as their 16 bits where memory has them in that form.
     ahead: [Vec<Var<'k>>; 2],
 }
 
@@ -42,32 +53,39 @@ struct Tile<'r, 'k> {
 pub(super) fn cores<'k>(
     bench: &'k TensorKernelBuilder,
     on: On<'k>,
+    depth: usize,
     rules: &Rules<'_, 'k>,
-    math: Math,
-    per: u32,
+    team: Team,
 ) -> Result<(), Why> {
     let k = &bench.k;
+    let Team { math, per, shares } = team;
     if rules.ty != Ty::F32 {
         return Err("tensor cores multiply floats".to_owned());
     }
     let tile_side = tile(per);
-    // Words on their way from global to shared memory.
-    let word_variables = || {
-        (0..tile_side * DEPTH / LOCAL)
-            .map(|_| k.var(k.u32(0)))
-            .collect()
+    // Factors on their way from global to shared memory.
+    let factors_per_thread = tile_side * DEPTH / TEAM * if math.is_half() { 2 } else { 1 };
+    let factor_variables = |are_bits: bool| {
+        let zero = k.number(if are_bits { Ty::U32 } else { Ty::F32 }, 0.0);
+        (0..factors_per_thread).map(|_| k.var(zero)).collect()
     };
 
+    let thread = k.place(Place::Local);
     let tile_builder = Tile {
         k,
         math,
         per,
+        shares,
         on,
         rules,
-        local: k.place(Place::Local),
-        xs: k.shared(Ty::U32, 2 * tile_side * LINE),
-        ys: k.shared(Ty::U32, 2 * DEPTH * (tile_side + 8)),
-        ahead: [word_variables(), word_variables()],
+        share: thread / TEAM,
+        local: thread % TEAM,
+        xs: k.shared(Ty::U32, shares * 2 * tile_side * LINE),
+        ys: k.shared(Ty::U32, shares * 2 * DEPTH * (tile_side + 8)),
+        ahead: [
+            factor_variables(rules.left_bits.is_some()),
+            factor_variables(rules.right_bits.is_some()),
+        ],
     };
 
     let tiles_down = tiles_over(on.rows, tile_side);
@@ -80,6 +98,7 @@ pub(super) fn cores<'k>(
             &b,
             (tile_index / tiles_across) * tile_side,
             (tile_index % tiles_across) * tile_side,
+            depth as u32,
         );
     });
 
@@ -92,126 +111,164 @@ impl<'k> Tile<'_, 'k> {
         if self.math.is_half() { 2 } else { 1 }
     }
 
-    fn multiply_tile(&self, b: &[Val<'k>], row: Val<'k>, column: Val<'k>) {
+    /// Words of a part of each matrix that a thread brings to shared memory.
+    fn words_per_thread(&self) -> u32 {
+        tile(self.per) * DEPTH / TEAM
+    }
+
+    fn multiply_tile(&self, b: &[Val<'k>], row: Val<'k>, column: Val<'k>, depth: u32) {
         let k = self.k;
         let warp_sums: Vec<[Var<'k>; 4]> = (0..self.per * 2 * self.per)
             .map(|_| std::array::from_fn(|_| k.var(k.f32(0.0))))
             .collect();
-        let depth_step = k.u32(DEPTH * self.factors_per_word());
+        let part_depth = DEPTH * self.factors_per_word();
+        // All sizes of a kernel are below 2^32.
+        let rounds = depth.div_ceil(part_depth * self.shares);
+        let first_inner = |round: Val<'k>| (round * self.shares + self.share) * part_depth;
         let buffer_half = k.var(k.u32(0));
         // The first part is loaded before the loop, and each further one while the part before is multiplied.
-        self.fetch_words(b, row, column, k.u32(0));
-        self.store_words(k.u32(0));
+        let corner = [row, column];
+        let first = first_inner(k.u32(0));
+        self.fetch_factors(b, corner, first);
+        self.store_words(corner, first, k.u32(0));
         k.barrier();
 
-        k.range(k.u32(0), self.on.depth, depth_step, |depth| {
+        k.times(k.u32(rounds), |round| {
             let current_half = buffer_half.get();
-            let next_depth = depth + depth_step;
+            let next_round = round + 1;
             let other_half = current_half ^ 1;
-            let has_more = next_depth.lt(self.on.depth);
-            k.if_(has_more, || self.fetch_words(b, row, column, next_depth));
+            let has_more = next_round.lt(k.u32(rounds));
+            k.if_(has_more, || {
+                self.fetch_factors(b, corner, first_inner(next_round));
+            });
             self.multiply_half(current_half, &warp_sums);
 
             // Nobody reads that half any more since the last barrier.
-            k.if_(has_more, || self.store_words(other_half));
+            k.if_(has_more, || {
+                self.store_words(corner, first_inner(next_round), other_half);
+            });
             k.barrier();
             buffer_half.set(other_half);
         });
-        self.store_sums(b, row, column, &warp_sums);
+        if self.shares == 1 {
+            return self.store_sums(b, row, column, &warp_sums);
+        }
+        self.add_shares(&warp_sums);
+        k.if_(self.share.eq(k.u32(0)), || {
+            self.store_sums(b, row, column, &warp_sums);
+        });
+        k.barrier();
+    }
+
+    /// Adds the sums of all teams, in the order of their shares: the first team has them then.
+    fn add_shares(&self, warp_sums: &[[Var<'k>; 4]]) {
+        let k = self.k;
+        let sums: Vec<Var<'k>> = warp_sums.iter().flatten().copied().collect();
+        // The matrices are not needed any more: everybody is past the last barrier.
+        for (n, sum) in sums.iter().enumerate() {
+            let place = (self.share * sums.len() as u32 + n as u32) * TEAM + self.local;
+            self.xs.set(place, sum.get().as_bits(Ty::U32));
+        }
+        k.barrier();
+        k.if_(self.share.eq(k.u32(0)), || {
+            for (n, sum) in sums.iter().enumerate() {
+                let others = (1..self.shares).map(|share| {
+                    let first = (share * sums.len() as u32 + n as u32) * TEAM;
+                    self.xs.get(self.local + first).as_bits(Ty::F32)
+                });
+                sum.set(others.fold(sum.get(), |total, other| total + other));
+            }
+        });
     }
 
     /// Where a tile has a thread's word `n` of each matrix: row and word, then word and column.
     fn word_spots(&self, n: u32) -> [(Val<'k>, Val<'k>); 2] {
         let tile_side = tile(self.per);
         let local = self.local;
-        let left_spot = (local / DEPTH + n * (LOCAL / DEPTH), local % DEPTH);
+        let left_spot = (local / DEPTH + n * (TEAM / DEPTH), local % DEPTH);
         // Rows of the left tile and columns of the right one are read by neighbouring threads.
         let right_spot = (
-            local / tile_side + n * (LOCAL / tile_side),
+            local / tile_side + n * (TEAM / tile_side),
             local % tile_side,
         );
         [left_spot, right_spot]
     }
 
-    /// Loads the words of a tile from inner element `depth` on.
-    fn fetch_words(&self, b: &[Val<'k>], row: Val<'k>, column: Val<'k>, depth: Val<'k>) {
+    /// Where a thread's word `n` of each matrix is, of those that begin with inner element `depth` of a tile: row or column,
+    /// and first inner element.
+    fn matrix_spots(&self, corner: [Val<'k>; 2], depth: Val<'k>, n: u32) -> [[Val<'k>; 2]; 2] {
+        let factors_per_word = self.factors_per_word();
+        let [(i, d), (e, j)] = self.word_spots(n);
+        [
+            [corner[0] + i, depth + d * factors_per_word],
+            [corner[1] + j, depth + e * factors_per_word],
+        ]
+    }
+
+    /// Loads the factors of a tile from inner element `depth` on: of what is outside of the matrices the nearest, so that no
+    /// load waits for a comparison. Nothing looks at them before [`Self::store_words`], so that nobody waits for them
+    /// earlier.
+    fn fetch_factors(&self, b: &[Val<'k>], corner: [Val<'k>; 2], depth: Val<'k>) {
         let rules = self.rules;
         let on = self.on;
         let factors_per_word = self.factors_per_word();
-
-        for n in 0..self.ahead[0].len() {
-            let [(i, d), (e, j)] = self.word_spots(n as u32);
-            let line_index = row + i;
-            let first_inner = depth + d * factors_per_word;
-            let load_left = |d: Val<'k>, raw: bool| match rules.left_bits.filter(|_| raw) {
-                Some(bits) => bits(b, line_index, d),
-                None => (rules.left)(b, line_index, d),
-            };
-            let factor_word = self.factor_word(
-                line_index.lt(on.rows),
-                first_inner,
-                rules.left_bits.is_some(),
-                &load_left,
-            );
-            self.ahead[0][n].set(factor_word);
-            let line_index = column + j;
-            let first_inner = depth + e * factors_per_word;
-            let load_right = |d: Val<'k>, raw: bool| match rules.right_bits.filter(|_| raw) {
-                Some(bits) => bits(b, d, line_index),
-                None => (rules.right)(b, d, line_index),
-            };
-
-            let factor_word = self.factor_word(
-                line_index.lt(on.columns),
-                first_inner,
-                rules.right_bits.is_some(),
-                &load_right,
-            );
-            self.ahead[1][n].set(factor_word);
+        for n in 0..self.words_per_thread() {
+            let [[row, left_inner], [column, right_inner]] = self.matrix_spots(corner, depth, n);
+            let row = row.min(on.rows - 1);
+            let column = column.min(on.columns - 1);
+            for e in 0..factors_per_word {
+                let number = (n * factors_per_word + e) as usize;
+                let inner = (left_inner + e).min(on.depth - 1);
+                let left = rules.left_bits.unwrap_or(rules.left)(b, row, inner);
+                self.ahead[0][number].set(left);
+                let inner = (right_inner + e).min(on.depth - 1);
+                let right = rules.right_bits.unwrap_or(rules.right)(b, inner, column);
+                self.ahead[1][number].set(right);
+            }
         }
     }
 
-    /// The word that begins with inner element `first`, zeros outside. `raw` factors are loaded as their 16 bits.
-    fn factor_word(
-        &self,
-        inside: Val<'k>,
-        first: Val<'k>,
-        raw: bool,
-        load: &dyn Fn(Val<'k>, bool) -> Val<'k>,
-    ) -> Val<'k> {
+    /// The word of factors that were loaded of a matrix, zeros outside of it, which add nothing: number `n`, whose first
+    /// factor is at a spot.
+    fn factor_word(&self, matrix: usize, n: u32, [line, first_inner]: [Val<'k>; 2]) -> Val<'k> {
         let k = self.k;
-        let factor_type = if raw { Ty::U32 } else { Ty::F32 };
-        // Zeros outside of the matrices add nothing.
-        let factor_values: Vec<Val<'k>> = (0..self.factors_per_word())
+        let lines = [self.on.rows, self.on.columns][matrix];
+        let factors_per_word = self.factors_per_word();
+        let factors: Vec<Val<'k>> = (0..factors_per_word)
             .map(|e| {
-                let d = first + e;
-                let factor_value = k.var(k.number(factor_type, 0.0));
-                k.if_(inside & d.lt(self.on.depth), || {
-                    factor_value.set(load(d, raw))
-                });
-                factor_value.get()
+                let factor = self.ahead[matrix][(n * factors_per_word + e) as usize].get();
+                let is_inside = line.lt(lines) & (first_inner + e).lt(self.on.depth);
+                k.select(is_inside, factor, k.number(factor.ty, 0.0))
             })
             .collect();
-
-        match factor_values[..] {
-            [low, high] if raw => low | (high << 16),
-            _ => k.factors(self.math, &factor_values),
+        match factors[..] {
+            [low, high] if low.ty == Ty::U32 => low | (high << 16),
+            _ => k.factors(self.math, &factors),
         }
     }
 
-    /// Writes the words that were loaded to one half of shared memory.
-    fn store_words(&self, half: Val<'k>) {
+    /// Where one half of the team's part of each matrix begins.
+    fn half_starts(&self, half: Val<'k>) -> [Val<'k>; 2] {
+        let number = self.share * 2 + half;
         let tile_side = tile(self.per);
-        for n in 0..self.ahead[0].len() {
-            let [(i, d), (e, j)] = self.word_spots(n as u32);
-            self.xs.set(
-                half * (tile_side * LINE) + i * LINE + d,
-                self.ahead[0][n].get(),
-            );
-            self.ys.set(
-                half * (DEPTH * (tile_side + 8)) + e * (tile_side + 8) + j,
-                self.ahead[1][n].get(),
-            );
+        [
+            number * (tile_side * LINE),
+            number * (DEPTH * (tile_side + 8)),
+        ]
+    }
+
+    /// Writes the words whose factors were loaded to one half of shared memory.
+    fn store_words(&self, corner: [Val<'k>; 2], depth: Val<'k>, half: Val<'k>) {
+        let tile_side = tile(self.per);
+        let [left_start, right_start] = self.half_starts(half);
+        for n in 0..self.words_per_thread() {
+            let [(i, d), (e, j)] = self.word_spots(n);
+            let [left_spot, right_spot] = self.matrix_spots(corner, depth, n);
+            let left_word = self.factor_word(0, n, left_spot);
+            self.xs.set(left_start + i * LINE + d, left_word);
+            let right_word = self.factor_word(1, n, right_spot);
+            self.ys
+                .set(right_start + e * (tile_side + 8) + j, right_word);
         }
     }
 
@@ -235,8 +292,7 @@ impl<'k> Tile<'_, 'k> {
         let per = self.per;
         let tile_side = tile(self.per);
         let [down, across, group, member] = self.warp_corner();
-        let left_base = half * (tile_side * LINE);
-        let right_base = half * (DEPTH * (tile_side + 8));
+        let [left_base, right_base] = self.half_starts(half);
 
         for d in (0..DEPTH).step_by(STEP as usize) {
             // Fragments of the left matrix are used again for all columns.

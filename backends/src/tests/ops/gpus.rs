@@ -129,6 +129,14 @@ fn bits_to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
             .chunks_exact(8)
             .map(|b| f64::from_le_bytes(b.try_into().unwrap()))
             .collect(),
+        DType::F16 => bytes
+            .chunks_exact(2)
+            .map(|b| half::f16::from_le_bytes(b.try_into().unwrap()).into())
+            .collect(),
+        DType::Bf16 => bytes
+            .chunks_exact(2)
+            .map(|b| half::bf16::from_le_bytes(b.try_into().unwrap()).into())
+            .collect(),
         _ => bytes.iter().map(|&b| f64::from(b)).collect(),
     }
 }
@@ -143,7 +151,10 @@ pub(crate) fn compare(
     if got.len() != want.len() {
         return Err(format!("{} bytes, not {}", got.len(), want.len()));
     }
-    let float = matches!(dtype, DType::F32 | DType::C32 | DType::F64);
+    let float = matches!(
+        dtype,
+        DType::F32 | DType::C32 | DType::F64 | DType::F16 | DType::Bf16
+    );
     let (g, w) = (bits_to_f64(dtype, got), bits_to_f64(dtype, want));
     let size = got.len() / g.len().max(1);
     let finite = w.iter().copied().filter(|v| v.is_finite());

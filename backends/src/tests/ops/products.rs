@@ -35,6 +35,12 @@ const CASES: &[Case] = &[
         "x: f32[2,9,12], y: f32[2,12,24]",
         &["tiles-16", "tiles-32", "cublaslt"],
     ),
+    (
+        "NnMatMul",
+        "y: #[150,20], act: relu",
+        "x: f32[35,150]",
+        &["deep-16x4", "tiles-16", "tiles-32", "deep-32x2", "cublaslt"],
+    ),
     // One right matrix for all left ones of a firing, whose rows are those of one.
     (
         "NnMatMul",
@@ -59,6 +65,18 @@ const CASES: &[Case] = &[
         "y: #[96,40]",
         "x: f32[1,96]",
         &["slices-16x4", "slices-32x8", "slices-16x16", "cublaslt"],
+    ),
+    (
+        "NnMatMul",
+        "y: #[600,24]",
+        "x: f32[2,600]",
+        &[
+            "slices-8x32",
+            "slices-16x4",
+            "slices-32x8",
+            "slices-16x16",
+            "cublaslt",
+        ],
     ),
     (
         "NnMatMul",
@@ -149,6 +167,12 @@ const ROUNDED: &[Case] = &[
         "y: #[40,70], math: tf32",
         "x: f32[33,40]",
         &["cores-32", "cores-64", "cublaslt"],
+    ),
+    (
+        "NnMatMul",
+        "y: #[200,40], math: f16",
+        "x: f32[33,200]",
+        &["deep-cores-32x4", "cores-32", "cores-64"],
     ),
     (
         "NnMatMul",

@@ -29,6 +29,39 @@ fn literal(ty: Ty, bits: u64) -> String {
     }
 }
 
+/// Statements of branches that are guarded and not jumped over, at most.
+const MAX_GUARDED: usize = 64;
+
+/// How many statements a body has, if all of them can be guarded one by one: those that threads do by themselves, and
+/// once.
+fn guardable_statements(body: &[Stmt]) -> Option<usize> {
+    body.iter().try_fold(0, |count, stmt| {
+        let more = match stmt {
+            Stmt::Let(_, Code::Swapped(..)) => None,
+            Stmt::Let(..)
+            | Stmt::LoadPair(..)
+            | Stmt::Store(..)
+            | Stmt::StorePair(..)
+            | Stmt::SetShared(..)
+            | Stmt::SetVar(..) => Some(1),
+            Stmt::If(_, then, other) => {
+                Some(1 + guardable_statements(then)? + guardable_statements(other)?)
+            }
+            Stmt::Barrier | Stmt::Multiply(..) | Stmt::Loop(..) => None,
+        };
+        Some(count + more?)
+    })
+}
+
+/// Whether a body asks global memory for something.
+fn loads(body: &[Stmt]) -> bool {
+    body.iter().any(|stmt| match stmt {
+        Stmt::Let(_, Code::Load(..)) | Stmt::LoadPair(..) => true,
+        Stmt::If(_, then, other) => loads(then) || loads(other),
+        _ => false,
+    })
+}
+
 impl<'k> Printer<'k> {
     fn type_of(&self, reg: Reg) -> Ty {
         self.kernel.regs[reg.0 as usize]
@@ -55,13 +88,13 @@ impl<'k> Printer<'k> {
                 self.element_address(*binding, *at);
                 let a = self.reg(*a);
                 let b = self.reg(*b);
-                self.line(&format!("ld.global.v2.f32 {{{a}, {b}}}, [%tl0]"));
+                self.guarded_line(&format!("ld.global.v2.f32 {{{a}, {b}}}, [%tl0]"));
             }
             Stmt::Store(binding, at, value_register) => {
                 self.element_address(*binding, *at);
                 let element_type = element(self.mem(*binding));
                 let value_register = self.reg(*value_register);
-                self.line(&format!(
+                self.guarded_line(&format!(
                     "st.global.{element_type} [%tl0], {value_register}"
                 ));
             }
@@ -69,7 +102,7 @@ impl<'k> Printer<'k> {
                 self.element_address(*binding, *at);
                 let a = self.reg(*a);
                 let b = self.reg(*b);
-                self.line(&format!("st.global.v2.f32 [%tl0], {{{a}, {b}}}"));
+                self.guarded_line(&format!("st.global.v2.f32 [%tl0], {{{a}, {b}}}"));
             }
             Stmt::SetShared(array, at, value_register) => {
                 let element_type = self.shared_address(*array, *at);
@@ -87,7 +120,7 @@ impl<'k> Printer<'k> {
                 } else {
                     element_type
                 };
-                self.line(&format!(
+                self.guarded_line(&format!(
                     "st.shared.{} [%tr0], {value_register}",
                     plain_type(element_type)
                 ));
@@ -96,7 +129,7 @@ impl<'k> Printer<'k> {
                 let element_type = plain_type(self.kernel.vars[*var as usize]);
                 let var = self.var(*var);
                 let value_register = self.reg(*value_register);
-                self.line(&format!("mov.{element_type} {var}, {value_register}"));
+                self.guarded_line(&format!("mov.{element_type} {var}, {value_register}"));
             }
             Stmt::Barrier => self.line("bar.sync 0"),
             Stmt::Multiply(math, sums, left, right) => {
@@ -127,6 +160,12 @@ impl<'k> Printer<'k> {
     }
 
     fn write_branches(&mut self, c: Reg, then: &'k [Stmt], other: &'k [Stmt]) {
+        let statements = guardable_statements(then).zip(guardable_statements(other));
+        let is_short = statements.is_some_and(|(a, b)| a + b <= MAX_GUARDED);
+        if self.guard.is_some() || (is_short && (loads(then) || loads(other))) {
+            return self.write_guarded(c, then, other);
+        }
+
         let label_number = self.new_label();
         let c = self.reg(c);
         let else_label = if other.is_empty() {
@@ -143,6 +182,33 @@ impl<'k> Printer<'k> {
             self.body(other);
         }
         self.label(&format!("$end{label_number}"));
+    }
+
+    /// Both branches, one behind the other, each with a guard.
+    fn write_guarded(&mut self, c: Reg, then: &'k [Stmt], other: &'k [Stmt]) {
+        let outer_guard = self.guard.take();
+        let condition = self.reg(c);
+        let opposite = (!other.is_empty()).then(|| {
+            let opposite = self.new_guard();
+            self.line(&format!("not.pred {opposite}, {condition}"));
+            opposite
+        });
+
+        let branches = [(Some(condition), then), (opposite, other)];
+        for (condition, body) in branches {
+            let Some(condition) = condition else { continue };
+            let guard = match &outer_guard {
+                None => condition,
+                Some(outer) => {
+                    let guard = self.new_guard();
+                    self.line(&format!("and.pred {guard}, {outer}, {condition}"));
+                    guard
+                }
+            };
+            self.guard = Some(guard);
+            self.body(body);
+        }
+        self.guard = outer_guard;
     }
 
     fn write_loop(&mut self, var: u32, until: Reg, step: Reg, body: &'k [Stmt]) {
@@ -229,14 +295,16 @@ impl<'k> Printer<'k> {
             Code::Load(binding, at) => {
                 self.element_address(binding, at);
                 let ty = element(self.mem(binding));
-                self.line(&format!("ld.global.{ty} {out}, [%tl0]"));
+                self.guarded_line(&format!("ld.global.{ty} {out}, [%tl0]"));
             }
             Code::Shared(array, at) => match self.shared_address(array, at) {
                 Ty::Bool => {
-                    self.line("ld.shared.b32 %tr1, [%tr0]");
+                    self.guarded_line("ld.shared.b32 %tr1, [%tr0]");
                     self.line(&format!("setp.ne.u32 {out}, %tr1, 0"));
                 }
-                ty => self.line(&format!("ld.shared.{} {out}, [%tr0]", plain_type(ty))),
+                ty => {
+                    self.guarded_line(&format!("ld.shared.{} {out}, [%tr0]", plain_type(ty)));
+                }
             },
             Code::Var(var) => {
                 self.line(&format!("mov.{} {out}, {}", plain_type(ty), self.var(var)));

@@ -21,6 +21,10 @@
 //! - Behind a plain edge `wait` returns at once. What follows a kernel by a plain edge (copies, zeros) starts at its
 //!   end.
 //!
+//! Short branches without loops and barriers are printed as guarded instructions: only what touches memory or changes a
+//! variable has the guard, and the rest, whose results nobody uses then, is always done. So the loads of several such
+//! branches are under way at once, which loads behind branches never are.
+//!
 //! A kernel's parameters are a pointer for each binding, `b0`, `b1` ..., then the words of its arguments, `a0` ...
 
 mod code;
@@ -47,6 +51,8 @@ pub fn print(kernel: &Kernel, waits: bool) -> (String, String) {
         waits,
         text: module_header(kernel, waits),
         labels: 0,
+        guard: None,
+        guards: 0,
     };
 
     printer.write_function(&entry_name);
@@ -66,6 +72,10 @@ struct Printer<'k> {
     waits: bool,
     text: String,
     labels: u32,
+    /// The predicate of the guarded instructions that are being printed.
+    guard: Option<String>,
+    /// Predicates that were made for guards.
+    guards: u32,
 }
 
 /// Class of a register: the letter of its name.
@@ -148,6 +158,7 @@ impl<'k> Printer<'k> {
         self.line(".reg .pred %tp");
         self.line(".reg .b32 %tr<2>");
         self.line(".reg .b64 %tl<2>");
+        let declarations_end = self.text.len();
 
         for (i, (ty, len)) in kernel.shared.iter().enumerate() {
             let array_bytes = shared_size(*ty) * u64::from(*len);
@@ -169,11 +180,29 @@ impl<'k> Printer<'k> {
         self.body(&kernel.body);
         self.line("ret");
         self.text.push_str("}\n");
+        if self.guards > 0 {
+            let declaration = format!("\t.reg .pred %tg<{}>;\n", self.guards);
+            self.text.insert_str(declarations_end, &declaration);
+        }
     }
 
     /// One statement.
     fn line(&mut self, text: &str) {
         let _ = writeln!(self.text, "\t{text};");
+    }
+
+    /// A statement that is done only where the present guard holds.
+    fn guarded_line(&mut self, text: &str) {
+        match &self.guard {
+            Some(guard) => self.line(&format!("@{guard} {text}")),
+            None => self.line(text),
+        }
+    }
+
+    /// A new predicate for a guard.
+    fn new_guard(&mut self) -> String {
+        self.guards += 1;
+        format!("%tg{}", self.guards - 1)
     }
 
     fn label(&mut self, name: &str) {

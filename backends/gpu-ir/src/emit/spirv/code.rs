@@ -254,12 +254,7 @@ impl<'a> Printer<'a> {
             }
             Code::Fma(a, b, c) => {
                 let operand_ids = [self.reg(a), self.reg(b), self.reg(c)];
-                let mut all_operands = vec![
-                    Operand::IdRef(self.glsl),
-                    Operand::LiteralExtInstInteger(GlOp::Fma as u32),
-                ];
-                all_operands.extend(ids(&operand_ids));
-                self.op(Op::ExtInst, result_type, all_operands)
+                self.fma(result_type, operand_ids)
             }
             Code::Cast(a) => self.cast(ty, a),
             Code::Bits(a) => {
@@ -313,10 +308,60 @@ impl<'a> Printer<'a> {
         }
     }
 
+    fn fma(&mut self, result_type: Word, operand_ids: [Word; 3]) -> Word {
+        let mut all_operands = vec![
+            Operand::IdRef(self.glsl),
+            Operand::LiteralExtInstInteger(GlOp::Fma as u32),
+        ];
+        all_operands.extend(ids(&operand_ids));
+        self.op(Op::ExtInst, result_type, all_operands)
+    }
+
+    /// The nearest quotient of two `f32`: `OpFDiv` may be off by 2.5 units in the last place, and is on NVIDIA's driver.
+    ///
+    /// Newton's step for the reciprocal and two for the quotient, with fused products (Markstein 1990), where nothing can
+    /// overflow or become subnormal on the way; elsewhere what the instruction gives.
+    fn divide(&mut self, a: Word, b: Word) -> Word {
+        let float = self.ty(Ty::F32);
+        let one = self.constant_id(Ty::F32, 1.0f32.to_bits().into());
+        let negated_b = self.op(Op::FNegate, float, ids(&[b]));
+        let plain = self.op(Op::FDiv, float, ids(&[a, b]));
+
+        let rough = self.op(Op::FDiv, float, ids(&[one, b]));
+        let error = self.fma(float, [negated_b, rough, one]);
+        let reciprocal = self.fma(float, [error, rough, rough]);
+        let mut quotient = plain;
+        for _ in 0..2 {
+            let rest = self.fma(float, [negated_b, quotient, a]);
+            quotient = self.fma(float, [rest, reciprocal, quotient]);
+        }
+
+        // Within these bounds all of the above are normal numbers, or 0 where a division has no rest.
+        let bounds = [-60, 60].map(|exponent| f32::exp2(exponent as f32).to_bits());
+        let [least, most] = bounds.map(|bits| self.constant_id(Ty::F32, bits.into()));
+        let bool_type = self.ty(Ty::Bool);
+        let mut is_tame = None;
+        for value in [a, b] {
+            let size = self.glsl(GlOp::FAbs, float, value);
+            for pair in [[least, size], [size, most]] {
+                let holds = self.op(Op::FOrdLessThan, bool_type, ids(&pair));
+                is_tame = Some(match is_tame {
+                    None => holds,
+                    Some(others) => self.op(Op::LogicalAnd, bool_type, ids(&[others, holds])),
+                });
+            }
+        }
+        let is_tame = is_tame.expect("four comparisons");
+        self.op(Op::Select, float, ids(&[is_tame, quotient, plain]))
+    }
+
     fn binary(&mut self, bin: Bin, ty: Ty, a: Reg, b: Reg) -> Word {
         let result_type = self.ty(ty);
         let a = self.reg(a);
         let b = self.reg(b);
+        if matches!((bin, ty), (Bin::Div, Ty::F32)) {
+            return self.divide(a, b);
+        }
         let is_float = ty.is_float();
         let is_signed = ty.is_signed();
 
