@@ -61,6 +61,10 @@ pub struct Declaration {
     /// So many at most.
     #[serde(default)]
     pub count: Option<u64>,
+    /// After so many of `kinds` without a border committed between them, the next waits for a border. Where faults come
+    /// faster than the machine starts workers, a run without this limit never gets on.
+    #[serde(default)]
+    pub wait_for_border_after: Option<u32>,
     /// Faults at fixed times after the start.
     #[serde(default)]
     pub at: Vec<(Time, Kind)>,
@@ -85,6 +89,9 @@ fn default_every() -> (Time, Time) {
     (Time(50_000_000), Time(500_000_000))
 }
 
+/// How often faults that wait for a border look for it.
+const BORDER_LOOK_NS: u64 = 1_000_000;
+
 /// Says when a fault is due, and which.
 #[derive(Clone, Debug)]
 pub struct Injector {
@@ -92,6 +99,9 @@ pub struct Injector {
     random: u64,
     next_ns: Option<u64>,
     left: u64,
+    /// Random faults since a border was last seen to be committed, and that border, with its epoch.
+    since_border: u32,
+    last_border: (u64, u64),
     /// Fixed faults still to come, the last one first.
     at: Vec<(u64, Kind)>,
     /// A second kill is due with the next fence.
@@ -125,6 +135,8 @@ impl Injector {
             random: first_random,
             next_ns: None,
             left: faults_left,
+            since_border: 0,
+            last_border: (0, 0),
             at: Vec::new(),
             again: false,
             again_ns: None,
@@ -161,6 +173,7 @@ impl Injector {
                 every,
                 seed,
                 count: None,
+                wait_for_border_after: None,
                 at: vec![],
                 late: vec![],
             });
@@ -198,9 +211,34 @@ impl Injector {
         self.next_ns = has_more.then_some(now_ns + wait_ns);
     }
 
-    pub(crate) fn next_ns(&self) -> Option<u64> {
+    /// Whether random faults wait until the run has committed another border.
+    fn waits_for_border(&self) -> bool {
+        let limit = self.declaration.wait_for_border_after;
+        limit.is_some_and(|limit| self.since_border >= limit)
+    }
+
+    /// An epoch has committed so many blocks. If that is news, random faults wait no more: the next one comes as long after
+    /// this as after another.
+    pub(crate) fn committed(&mut self, epoch: u64, blocks: u64, now_ns: u64) {
+        let border = (epoch, blocks);
+        if blocks == 0 || border == self.last_border {
+            return;
+        }
+        if self.waits_for_border() {
+            self.plan_next(now_ns);
+        }
+        self.last_border = border;
+        self.since_border = 0;
+    }
+
+    /// When there is something to do next: a fault, or a look whether a border is committed.
+    pub(crate) fn next_ns(&self, now_ns: u64) -> Option<u64> {
         let fixed_ns = self.at.last().map(|(ns, _)| *ns);
-        [self.next_ns, fixed_ns, self.again_ns]
+        let random_ns = match self.waits_for_border() {
+            true => self.next_ns.map(|_| now_ns + BORDER_LOOK_NS),
+            false => self.next_ns,
+        };
+        [random_ns, fixed_ns, self.again_ns]
             .into_iter()
             .flatten()
             .min()
@@ -218,8 +256,9 @@ impl Injector {
 
         let kind = if let Some((_, kind)) = self.at.pop_if(|(ns, _)| *ns <= now_ns) {
             kind
-        } else if self.next_ns.as_ref().is_some_and(is_due) {
+        } else if !self.waits_for_border() && self.next_ns.as_ref().is_some_and(is_due) {
             self.left -= 1;
+            self.since_border += 1;
             self.plan_next(now_ns);
             let kind_index = self.random() % self.declaration.kinds.len() as u64;
             self.declaration.kinds[kind_index as usize]
@@ -279,7 +318,7 @@ mod tests {
             let devices = [DeviceId(0), DeviceId(1), DeviceId(2)];
             let mut injected = Vec::new();
             while injected.len() < 50 {
-                let now_ns = injector.next_ns().expect("there is always another");
+                let now_ns = injector.next_ns(0).expect("there is always another");
                 let fault = injector
                     .due(now_ns)
                     .and_then(|fault| fault.choose_targets(&devices))
@@ -303,12 +342,31 @@ mod tests {
     }
 
     #[test]
+    fn faults_wait_for_a_border_after_so_many_without_one() {
+        let text = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), wait_for_border_after: 2)";
+        let mut injector = Injector::new(Injector::parse(text).expect("right"));
+        injector.start(0);
+        for _ in 0..2 {
+            let now_ns = injector.next_ns(0).expect("there is another");
+            assert!(injector.due(now_ns).is_some());
+        }
+        assert!(injector.due(1_000_000_000).is_none());
+
+        injector.committed(3, 0, 1_500_000_000);
+        assert!(injector.due(1_500_000_000).is_none());
+        injector.committed(3, 1, 2_000_000_000);
+        let next_ns = injector.next_ns(2_000_000_000);
+        let next_ns = next_ns.expect("there is another");
+        assert!((2_010_000_000..2_030_000_000).contains(&next_ns));
+    }
+
+    #[test]
     fn declarations_are_a_seed_or_ron() {
         assert_eq!(Injector::parse("7").expect("a seed").seed, 7);
         let declaration = Injector::parse("Inject(at: [(\"1s\", kill_twice)])").expect("right");
         let mut injector = Injector::new(declaration);
         injector.start(5);
-        assert_eq!(injector.next_ns(), Some(1_000_000_005));
+        assert_eq!(injector.next_ns(0), Some(1_000_000_005));
         assert_eq!(
             injector.due(1_000_000_005).expect("due").kind,
             Kind::KillTwice
@@ -318,7 +376,7 @@ mod tests {
             injector.due(1_000_000_200).expect("the second").kind,
             Kind::Kill
         );
-        assert_eq!(injector.next_ns(), None);
+        assert_eq!(injector.next_ns(0), None);
         for (text, error) in [
             ("Inject(kinds: [explode])", "line 1, column 16"),
             (

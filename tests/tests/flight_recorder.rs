@@ -121,7 +121,8 @@ mod linux {
     const MIN_SECONDS: usize = 16;
     const CHANGE_EVERY: Duration = Duration::from_millis(45);
     const KILLED_SECONDS: usize = 60;
-    const FAULTS: &str = r#"Inject(kinds: [kill], every: ("MIN_MSms", "MAX_MSms"), seed: SEED)"#;
+    const FAULTS: &str = r#"Inject(kinds: [kill], every: ("MIN_MSms", "MAX_MSms"),
+        wait_for_border_after: 3, seed: SEED)"#;
     /// Tokens of a datagram: 5 ms.
     const PACKET_TOKENS: usize = 240;
 

@@ -139,7 +139,8 @@ fn gated_actors_follow_live_parameters() {
 /// Workers are processes that are killed: what is held, and whether gates were open, is computed again.
 #[cfg(target_os = "linux")]
 fn killed_workers_change_nothing_behind_gates() {
-    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), seed: 5)";
+    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), \
+        wait_for_border_after: 3, seed: 5)";
     const PIECES: usize = 300;
     let (mut gates, mut recovered) = (0, 0);
     let runs = std::env::var("ZBMD_GATE_RUNS");

@@ -237,7 +237,8 @@ fn random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them()
 /// values that it had before.
 #[cfg(target_os = "linux")]
 fn killed_workers_change_nothing_of_what_was_set() {
-    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), seed: 5)";
+    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), \
+        wait_for_border_after: 3, seed: 5)";
     const PIECES: usize = 300;
     let (mut set, mut recovered, mut differing) = (0, 0, 0);
     let runs = std::env::var("ZBMD_LIVE_RUNS");

@@ -411,7 +411,8 @@ fn a_border_is_decided_about_once() {
 /// So they do where workers are killed meanwhile, before and after each decision.
 #[cfg(target_os = "linux")]
 fn kills_decide_nothing() {
-    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), seed: 9)";
+    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), \
+        wait_for_border_after: 3, seed: 9)";
     let lost = Arc::new(AtomicUsize::new(0));
     let mut changes = 0;
     for seed in 100..104 {
@@ -549,7 +550,8 @@ fn seeded_bugs_are_caught() {
 /// Workers are processes that are killed before, while and after the mode changes.
 #[cfg(target_os = "linux")]
 fn killed_workers_change_nothing_of_it() {
-    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), seed: 5)";
+    const FAULTS: &str = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), \
+        wait_for_border_after: 3, seed: 5)";
     let (mut changes, mut losses_seen) = (0, 0);
     for seed in 0..16u64 {
         let modes = modes(seed);
@@ -940,7 +942,8 @@ fn changes_keep_their_order_in_a_mode_of_other_rates() {
 /// Each mode has plans for each loss: a worker that is lost is not waited for, and what it did comes again in its mode.
 #[cfg(target_os = "linux")]
 fn modes_have_plans_for_losses() {
-    const FAULTS: &str = "Inject(kinds: [kill], every: (\"15ms\", \"40ms\"), seed: 6)";
+    const FAULTS: &str = "Inject(kinds: [kill], every: (\"15ms\", \"40ms\"), \
+        wait_for_border_after: 3, seed: 6)";
     let modes = compiled(
         r#"Model(
     sources: { "in": Stream(dtype: f32) },

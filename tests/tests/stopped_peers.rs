@@ -153,7 +153,8 @@ mod linux {
         let engine = engine();
         let gate = Arc::<Gate>::default();
         let mut options = options(PROCESSES);
-        let faults = "Inject(kinds: [kill, stop], every: (\"10ms\", \"30ms\"), seed: 3)";
+        let faults = "Inject(kinds: [kill, stop], every: (\"10ms\", \"30ms\"), \
+            wait_for_border_after: 3, seed: 3)";
         let mut how = supervised(&engine, HARDY, Some(faults));
         let its = Arc::clone(&gate);
         how.listener = Some(Arc::new(move |_: &Event| its.pass()));
@@ -213,7 +214,8 @@ mod linux {
             });
             let mut options = options(PROCESSES);
             options.trace = Some(path.clone());
-            let faults = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), seed: 4)";
+            let faults = "Inject(kinds: [kill], every: (\"10ms\", \"30ms\"), \
+                wait_for_border_after: 3, seed: 4)";
             options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
             let (last, outcome) = run(&engine, options);
             let trace = outcome.expect("it goes on").report.trace.expect("a trace");

@@ -206,7 +206,10 @@ mod linux {
             let first_border = undisturbed.mul_f64(first_border as f64 / iterations as f64);
             let shortest = 10 + first_border.as_millis();
             let longest = 4 * shortest;
-            format!("Inject(kinds: [{kinds}], every: (\"{shortest}ms\", \"{longest}ms\"), seed: 5)")
+            format!(
+                "Inject(kinds: [{kinds}], every: (\"{shortest}ms\", \"{longest}ms\"), \
+                wait_for_border_after: 3, seed: 5)"
+            )
         }
     }
 

@@ -225,7 +225,7 @@ impl<'m> SupervisedRun<'m> {
         let deadlines = [
             self.supervisor.deadline(),
             self.active.as_ref().map(|_| self.next_look_ns),
-            self.injector.as_ref().and_then(Injector::next_ns),
+            self.injector.as_ref().and_then(|i| i.next_ns(now_ns)),
             self.states.as_ref().map(|_| self.next_state_ns),
             (!self.starting.is_empty()).then_some(self.next_start_look_ns),
             self.next_standby_ns(),
@@ -277,11 +277,7 @@ impl<'m> SupervisedRun<'m> {
 
         // The state is given before a fault is injected, so that a checkpoint does not wait for the recovery.
         self.give_state(now_ns);
-        if let Some(fault) = self
-            .injector
-            .as_mut()
-            .and_then(|injector| injector.due(now_ns))
-        {
+        if let Some(fault) = self.due_fault(now_ns) {
             self.inject(fault);
         }
         self.perform_actions();
@@ -502,7 +498,9 @@ impl<'m> SupervisedRun<'m> {
             committed_blocks,
         });
         if let Some(injector) = &mut self.injector {
-            injector.fenced(self.clock.now_ns());
+            let now_ns = self.clock.now_ns();
+            injector.committed(epoch.0, committed_blocks, now_ns);
+            injector.fenced(now_ns);
         }
     }
 
@@ -732,6 +730,15 @@ impl<'m> SupervisedRun<'m> {
             *last_iterations = iterations.max(*last_iterations);
             is_new.then_some(committed_state)
         });
+    }
+
+    fn due_fault(&mut self, now_ns: u64) -> Option<DueFault> {
+        let injector = self.injector.as_mut()?;
+        if let Some(active) = &self.active {
+            let blocks = active.memory.common.committed.border();
+            injector.committed(active.spec.epoch, blocks, now_ns);
+        }
+        injector.due(now_ns)
     }
 
     fn inject(&mut self, fault: DueFault) {
