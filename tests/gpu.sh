@@ -78,12 +78,19 @@ row() { rows+=("$(printf '%-62s %s' "$1" "$2")"); }
 
 # NAME, then a command of the suite, which says of what it has run that it is ok; the last lines of what fails are shown.
 check() {
-    local name="$1" output
+    local name="$1" output status
     shift
     asked "$name" || return
     if [ -z "$gpu" ]; then
         row "$name" "not run: no GPU here"
-    elif output="$(timeout -k 5 "$row_seconds" "$@" 2>&1)" && grep -qE '\.\.\. ok|period/bare|recoveries|by the device|of the floor' <<<"$output"; then
+        return
+    fi
+    output="$(timeout -k 5 "$row_seconds" "$@" 2>&1)"
+    status=$?
+    if [ "$status" = 124 ]; then
+        row "$name" "not ended within $row_seconds s"
+        failed=1
+    elif [ "$status" = 0 ] && grep -qE '\.\.\. ok|period/bare|recoveries|by the device|of the floor' <<<"$output"; then
         # What a device cannot do is said by tests whose output is not held back.
         row "$name" "$(sed -n 's/.*SKIPPED: /not run: /p' <<<"$output" | grep . || echo passed)"
     elif grep -q 'SKIPPED, no Vulkan' <<<"$output"; then

@@ -52,12 +52,19 @@ impl Builder {
             vars: Vec::new(),
             shared: Vec::new(),
             multiplies: false,
+            guards_loads: false,
             body: Vec::new(),
         };
         Self {
             kernel: RefCell::new(kernel),
             open: RefCell::new(vec![Vec::new()]),
         }
+    }
+
+    /// Asks for loads that do not wait for each other: those of short branches are guarded one by one. Many loads at once
+    /// need many registers, so this is for kernels that have a few.
+    pub fn guard_loads(&self) {
+        self.kernel.borrow_mut().guards_loads = true;
     }
 
     /// The finished kernel.

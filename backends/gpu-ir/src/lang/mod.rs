@@ -237,6 +237,9 @@ pub struct Kernel {
     pub shared: Vec<(Ty, u32)>,
     /// Whether it has a [`Stmt::Multiply`] or a [`Code::Swapped`], which CUDA's warps run and nothing else.
     pub multiplies: bool,
+    /// Whether printers that can are to guard the instructions of short branches with loads instead of jumping over them:
+    /// see [`build::Builder::guard_loads`].
+    pub guards_loads: bool,
     /// What each thread does.
     pub body: Vec<Stmt>,
 }

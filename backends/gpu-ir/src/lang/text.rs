@@ -48,6 +48,7 @@ impl Kernel {
             vars,
             shared,
             multiplies: _,
+            guards_loads: _,
             body,
         } = self;
 

@@ -322,6 +322,8 @@ pub fn product<'k>(
     rules: &Rules<'_, 'k>,
 ) -> Result<Grid, Why> {
     let k = &bench.k;
+    // What lies outside of an image is not loaded.
+    k.guard_loads();
     // One size depends on the firings of the call; all are constants of the kernel otherwise.
     let bind_size = |by: Grows| -> Result<Val<'k>, Why> {
         let base_size = bench.size(sizes.base_size(by))?;

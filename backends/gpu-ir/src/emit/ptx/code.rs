@@ -162,7 +162,9 @@ impl<'k> Printer<'k> {
     fn write_branches(&mut self, c: Reg, then: &'k [Stmt], other: &'k [Stmt]) {
         let statements = guardable_statements(then).zip(guardable_statements(other));
         let is_short = statements.is_some_and(|(a, b)| a + b <= MAX_GUARDED);
-        if self.guard.is_some() || (is_short && (loads(then) || loads(other))) {
+        if self.guard.is_some()
+            || (self.kernel.guards_loads && is_short && (loads(then) || loads(other)))
+        {
             return self.write_guarded(c, then, other);
         }
 
