@@ -11,6 +11,7 @@ pub mod normalise;
 pub mod product;
 pub mod row;
 pub mod space;
+mod tiles;
 
 use std::cell::RefCell;
 
