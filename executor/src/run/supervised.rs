@@ -510,6 +510,9 @@ impl<'m> SupervisedRun<'m> {
             return;
         };
         self.manager.complete(&active, blocks);
+        if let Some(injector) = &mut self.injector {
+            injector.committed(epoch.0, blocks, self.clock.now_ns());
+        }
 
         if swap {
             self.swap_program();
