@@ -42,6 +42,9 @@ pub struct CalibrateOptions {
     pub fresh: bool,
     /// Time for each variant of each kernel on each kind of device. At least 5 samples are taken, however short it is.
     pub budget_ns: u64,
+    /// Iterations of a block, if plans will have no other: variants are then compared by calls of that length, and by short
+    /// and long ones otherwise.
+    pub block: Option<u64>,
 }
 
 impl CalibrateOptions {
@@ -55,6 +58,7 @@ impl Default for CalibrateOptions {
             cache: None,
             fresh: false,
             budget_ns: Self::BUDGET_NS,
+            block: None,
         }
     }
 }
@@ -95,6 +99,8 @@ pub struct CostRow {
     pub source: CostSource,
     /// The costs of all variants, the default one first, where there are several and none is modelled.
     pub variants: Vec<MeasuredCost>,
+    /// Firings of a call by which variants were compared; of short and long ones if `None`.
+    pub firings: Option<u64>,
     /// Picoseconds of a call with one firing by the roofline model.
     pub modelled_ps: Option<u64>,
 }
@@ -105,7 +111,7 @@ impl CostRow {
     pub fn gain(&self) -> Option<f64> {
         self.cost.variant.as_ref()?;
         let default_cost = self.variants.first()?;
-        Some(relative_time(&self.cost, default_cost) - 1.0)
+        Some(relative_time(&self.cost, default_cost, self.firings) - 1.0)
     }
 
     /// Picoseconds of a call with one firing of each of its actors, as found, and by the roofline model.
@@ -200,7 +206,7 @@ impl Calibration {
             .find(|device| Some(&device.name) == device_names.first())
             .cloned();
         for (kernel, outcome) in kernels.iter().zip(outcomes) {
-            let Some(best) = best_cost(&outcome.costs).cloned() else {
+            let Some(best) = best_cost(&outcome.costs, kernel.firings).cloned() else {
                 continue;
             };
             let is_measured = !matches!(outcome.source, CostSource::Model(_));
@@ -228,6 +234,7 @@ impl Calibration {
                 } else {
                     Vec::new()
                 },
+                firings: kernel.firings,
                 modelled_ps: modelled.map(|cost| cost.call_ps.saturating_add(cost.firing_ps)),
             });
         }
@@ -341,7 +348,7 @@ pub(crate) fn run(
     progress: &mut (dyn FnMut(Progress<'_>) + Send),
     sink: &mut Sink,
 ) -> Calibration {
-    let kernels = find_kernels(graph, sources);
+    let kernels = find_kernels(graph, sources, how.block);
     let device_groups = find_groups(&target.machine);
     let stream_actors = graph.actors.iter().filter(|a| a.role != Role::Compute);
     let streams: Vec<StreamActor<'_>> = stream_actors

@@ -80,6 +80,7 @@ fn calibrated(text: &str) -> MeasuredCosts {
         cache: None,
         fresh: true,
         budget_ns: CalibrateOptions::BUDGET_NS,
+        block: None,
     };
     let Calibration { rows, .. } =
         calibrate_str("heavy.ron", text, "", &options, &how, &mut |_| {}).expect("it compiles");

@@ -250,6 +250,7 @@ impl Given {
         };
         let how = CalibrateOptions {
             budget_ns: CALIBRATION_NS,
+            block: Some(1),
             ..CalibrateOptions::default()
         };
         let made = match self {

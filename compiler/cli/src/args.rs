@@ -506,6 +506,10 @@ pub(crate) struct Calibrate {
     /// Time for each variant of each kernel on each kind of device, in seconds or such as 50ms
     #[arg(long, value_name = "TIME", value_parser = budget_ns, default_value = "50ms")]
     pub(crate) budget: u64,
+    /// Iterations of a block, as for `compile --block`: the best variant is then that of calls of this length, and otherwise
+    /// of short and long ones
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) block: Option<u64>,
     /// Measure what `compile --math TYPE` runs on CUDA devices: products with factors rounded to it
     #[arg(long, value_name = "TYPE", default_value_t)]
     pub(crate) math: Math,

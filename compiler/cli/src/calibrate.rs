@@ -58,6 +58,7 @@ fn measure(args: &Calibrate, voice: Voice) -> Result<Calibration, Diagnostics> {
         cache,
         fresh: args.fresh,
         budget_ns: args.budget,
+        block: args.block,
     };
 
     let mut on_progress = |progress: Progress<'_>| {

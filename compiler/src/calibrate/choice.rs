@@ -5,12 +5,19 @@ use crate::costs::MeasuredCost;
 /// How much less of the default's time a variant must take to be chosen; more where measurements vary more.
 pub(super) const MIN_GAIN: f64 = 0.03;
 
-/// What a variant takes as a fraction of what another takes: the mean of single firings and long calls.
-pub(super) fn relative_time(cost: &MeasuredCost, other: &MeasuredCost) -> f64 {
+/// What a variant takes as a fraction of what another takes: in calls of so many firings, or the mean of single firings and
+/// long calls.
+pub(super) fn relative_time(
+    cost: &MeasuredCost,
+    other: &MeasuredCost,
+    firings: Option<u64>,
+) -> f64 {
     const LONG_CALL_FIRINGS: f64 = 64.0;
-    let single_firing = call_ps(cost, 1.0) / call_ps(other, 1.0).max(1.0);
-    let long_call = call_ps(cost, LONG_CALL_FIRINGS) / call_ps(other, LONG_CALL_FIRINGS).max(1.0);
-    (single_firing + long_call) / 2.0
+    let in_calls = |firings: f64| call_ps(cost, firings) / call_ps(other, firings).max(1.0);
+    match firings {
+        Some(firings) => in_calls(firings as f64),
+        None => (in_calls(1.0) + in_calls(LONG_CALL_FIRINGS)) / 2.0,
+    }
 }
 
 /// Picoseconds of a call of several firings.
@@ -20,18 +27,18 @@ fn call_ps(cost: &MeasuredCost, firings: f64) -> f64 {
 
 /// The best of the costs of a kernel's variants, of which the first is the default one's: that, unless another is
 /// clearly better.
-pub(super) fn best_cost(costs: &[MeasuredCost]) -> Option<&MeasuredCost> {
+pub(super) fn best_cost(costs: &[MeasuredCost], firings: Option<u64>) -> Option<&MeasuredCost> {
     let default_cost = costs.first()?;
-    let quickest_cost = costs.iter().min_by(|first, second| {
-        relative_time(first, default_cost).total_cmp(&relative_time(second, default_cost))
-    })?;
+    let relative = |cost: &MeasuredCost| relative_time(cost, default_cost, firings);
+    let quickest_cost = costs
+        .iter()
+        .min_by(|first, second| relative(first).total_cmp(&relative(second)))?;
 
     let noise_fraction = quickest_cost
         .spread_percent
         .max(default_cost.spread_percent)
         / 100.0;
-    let is_clearly_better =
-        relative_time(quickest_cost, default_cost) <= 1.0 - noise_fraction.max(MIN_GAIN);
+    let is_clearly_better = relative(quickest_cost) <= 1.0 - noise_fraction.max(MIN_GAIN);
     Some(if is_clearly_better {
         quickest_cost
     } else {

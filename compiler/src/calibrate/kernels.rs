@@ -24,6 +24,8 @@ pub(super) struct ModelKernel<'a> {
     pub(super) actor: Cow<'a, Actor>,
     /// How many actors have it.
     pub(super) actors: usize,
+    /// Firings of a call of the first one, if blocks of plans are known.
+    pub(super) firings: Option<u64>,
     /// The default kernel, or why there is none to measure.
     pub(super) kernel: Result<Arc<dyn Kernel>, String>,
     /// The other variants of the kernel on CPUs.
@@ -34,7 +36,10 @@ pub(super) struct ModelKernel<'a> {
 pub(super) fn find_kernels<'a>(
     graph: &'a Graph,
     sources: &KernelSources<'_>,
+    block: Option<u64>,
 ) -> Vec<ModelKernel<'a>> {
+    // A graph without a repetition vector has no blocks: the compiler says why.
+    let repetition = block.and_then(|_| zbmd_scheduler::repetition(graph).ok());
     let mut index_by_keys: BTreeMap<Vec<CostKey>, usize> = BTreeMap::new();
     let mut model_kernels: Vec<ModelKernel<'a>> = Vec::new();
     for (actor_id, actor) in graph.actors.iter_enumerated() {
@@ -50,7 +55,10 @@ pub(super) fn find_kernels<'a>(
         }
 
         index_by_keys.insert(keys.clone(), model_kernels.len());
-        model_kernels.push(ModelKernel::new(keys, actor_id, actor.ungated(), sources));
+        let mut kernel = ModelKernel::new(keys, actor_id, actor.ungated(), sources);
+        let firings = repetition.as_ref().map(|all| all[actor_id]);
+        kernel.firings = block.zip(firings).map(|(b, q)| b.saturating_mul(q));
+        model_kernels.push(kernel);
     }
 
     model_kernels
@@ -76,6 +84,7 @@ impl<'a> ModelKernel<'a> {
             actor_id,
             actor,
             actors: 1,
+            firings: None,
             kernel: kernel.map_err(|error| error.to_string()),
             // The first one is the default.
             cpu_variants: all_variants.into_iter().skip(1).collect(),

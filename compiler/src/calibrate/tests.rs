@@ -274,12 +274,20 @@ fn another_variant_must_be_clearly_better() {
         let costs = [cost(None, default.0, default.1), cost(Some("a"), a.0, a.1)];
         let costs = [&costs[..], &[cost(Some("b"), b.0, b.1)]].concat();
         assert_eq!(
-            best_cost(&costs).and_then(|c| c.variant.as_deref()),
+            best_cost(&costs, None).and_then(|c| c.variant.as_deref()),
             expect,
             "{costs:?}"
         );
     }
-    assert_eq!(best_cost(&[]), None);
+    assert_eq!(best_cost(&[], None), None);
+
+    // Which is the better one depends on the length of calls.
+    let costs = [
+        cost(None, (1000, 100), 0.0),
+        cost(Some("a"), (900, 110), 0.0),
+    ];
+    let best = |firings| best_cost(&costs, Some(firings)).and_then(|c| c.variant.as_deref());
+    assert_eq!([best(1), best(64)], [Some("a"), None]);
 }
 
 /// The model's costs, all of them the same.
