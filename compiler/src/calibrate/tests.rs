@@ -83,6 +83,7 @@ fn kernels_are_measured_once() {
         cache: Some(dir.path().to_owned()),
         fresh: true,
         budget_ns: 0,
+        ..CalibrateOptions::default()
     };
     let mut told = 0;
     let fresh = calibrate_str("model.ron", MODEL, "", &options, &how, &mut |p| {
