@@ -4,7 +4,7 @@
 //! Factors are rounded on their way to shared memory, and stored there as words along the inner dimension: one factor, or
 //! two of 16 bits. Lines of words are so long that the threads of a warp never meet in a bank.
 
-use super::product::{On, Rules, tiles_over};
+use super::product::{On, Rules, TeamPlace, add_shares, each_tile};
 use super::{TensorKernelBuilder, Why};
 use crate::Math;
 use crate::lang::{Builder, Place, Shared, Ty, Val, Var};
@@ -53,7 +53,6 @@ struct Tile<'r, 'k> {
 pub(super) fn cores<'k>(
     bench: &'k TensorKernelBuilder,
     on: On<'k>,
-    depth: usize,
     rules: &Rules<'_, 'k>,
     team: Team,
 ) -> Result<(), Why> {
@@ -88,20 +87,9 @@ pub(super) fn cores<'k>(
         ],
     };
 
-    let tiles_down = tiles_over(on.rows, tile_side);
-    let tiles_across = tiles_over(on.columns, tile_side);
-    k.each_group(on.batches * tiles_down * tiles_across, |t| {
-        let batch_index = t / (tiles_down * tiles_across);
-        let tile_index = t % (tiles_down * tiles_across);
-        let b = (rules.batch)(batch_index);
-        tile_builder.multiply_tile(
-            &b,
-            (tile_index / tiles_across) * tile_side,
-            (tile_index % tiles_across) * tile_side,
-            depth as u32,
-        );
+    each_tile(k, on, tile_side, |batch_index, corner| {
+        tile_builder.multiply_tile(&(rules.batch)(batch_index), corner);
     });
-
     Ok(())
 }
 
@@ -116,18 +104,16 @@ impl<'k> Tile<'_, 'k> {
         tile(self.per) * DEPTH / TEAM
     }
 
-    fn multiply_tile(&self, b: &[Val<'k>], row: Val<'k>, column: Val<'k>, depth: u32) {
+    fn multiply_tile(&self, b: &[Val<'k>], corner: [Val<'k>; 2]) {
         let k = self.k;
         let warp_sums: Vec<[Var<'k>; 4]> = (0..self.per * 2 * self.per)
             .map(|_| std::array::from_fn(|_| k.var(k.f32(0.0))))
             .collect();
         let part_depth = DEPTH * self.factors_per_word();
-        // All sizes of a kernel are below 2^32.
-        let rounds = depth.div_ceil(part_depth * self.shares);
+        let rounds = self.on.depth_count.div_ceil(part_depth * self.shares);
         let first_inner = |round: Val<'k>| (round * self.shares + self.share) * part_depth;
         let buffer_half = k.var(k.u32(0));
         // The first part is loaded before the loop, and each further one while the part before is multiplied.
-        let corner = [row, column];
         let first = first_inner(k.u32(0));
         self.fetch_factors(b, corner, first);
         self.store_words(corner, first, k.u32(0));
@@ -151,34 +137,20 @@ impl<'k> Tile<'_, 'k> {
             buffer_half.set(other_half);
         });
         if self.shares == 1 {
-            return self.store_sums(b, row, column, &warp_sums);
+            return self.store_sums(b, corner, &warp_sums);
         }
-        self.add_shares(&warp_sums);
-        k.if_(self.share.eq(k.u32(0)), || {
-            self.store_sums(b, row, column, &warp_sums);
-        });
-        k.barrier();
-    }
-
-    /// Adds the sums of all teams, in the order of their shares: the first team has them then.
-    fn add_shares(&self, warp_sums: &[[Var<'k>; 4]]) {
-        let k = self.k;
-        let sums: Vec<Var<'k>> = warp_sums.iter().flatten().copied().collect();
+        let place = TeamPlace {
+            share: self.share,
+            shares: self.shares,
+            thread: self.local,
+            team: TEAM,
+        };
         // The matrices are not needed any more: everybody is past the last barrier.
-        for (n, sum) in sums.iter().enumerate() {
-            let place = (self.share * sums.len() as u32 + n as u32) * TEAM + self.local;
-            self.xs.set(place, sum.get().as_bits(Ty::U32));
-        }
-        k.barrier();
+        add_shares(k, place, warp_sums.as_flattened(), self.xs);
         k.if_(self.share.eq(k.u32(0)), || {
-            for (n, sum) in sums.iter().enumerate() {
-                let others = (1..self.shares).map(|share| {
-                    let first = (share * sums.len() as u32 + n as u32) * TEAM;
-                    self.xs.get(self.local + first).as_bits(Ty::F32)
-                });
-                sum.set(others.fold(sum.get(), |total, other| total + other));
-            }
+            self.store_sums(b, corner, &warp_sums);
         });
+        k.barrier();
     }
 
     /// Where a tile has a thread's word `n` of each matrix: row and word, then word and column.
@@ -315,12 +287,12 @@ impl<'k> Tile<'_, 'k> {
         }
     }
 
-    fn store_sums(&self, b: &[Val<'k>], row: Val<'k>, column: Val<'k>, sums: &[[Var<'k>; 4]]) {
+    fn store_sums(&self, b: &[Val<'k>], corner: [Val<'k>; 2], sums: &[[Var<'k>; 4]]) {
         let k = self.k;
         let [down, across, group, member] = self.warp_corner();
         // The instruction fixes which elements a thread has: see `Stmt::Multiply`.
-        let first_row = row + down + group;
-        let first_column = column + across + member * 2;
+        let first_row = corner[0] + down + group;
+        let first_column = corner[1] + across + member * 2;
 
         for (n, sums) in sums.iter().enumerate() {
             let i = n as u32 / (2 * self.per);

@@ -11,7 +11,7 @@
 use super::tiles::{TileShape, tile_products};
 use super::{TensorKernelBuilder, Why, cores};
 use crate::Math;
-use crate::lang::{Builder, Place, Ty, Val, Var};
+use crate::lang::{Builder, Place, Shared, Ty, Val, Var};
 use crate::plan::{Amount, Grid};
 
 /// Sizes of a product: `batches` matrices of `rows` by `columns` over `depth` elements; those that depend on the
@@ -293,6 +293,8 @@ pub(super) struct On<'k> {
     pub(super) rows: Val<'k>,
     pub(super) columns: Val<'k>,
     pub(super) depth: Val<'k>,
+    /// `depth` as a number: no firing adds to it.
+    pub(super) depth_count: u32,
 }
 
 /// Loads an element of a matrix.
@@ -345,21 +347,21 @@ pub fn product<'k>(
         rows: bind_size(Grows::Rows)?,
         columns: bind_size(Grows::Columns)?,
         depth: bench.size(sizes.depth)?,
+        // All sizes of a kernel are below 2^32.
+        depth_count: sizes.depth as u32,
     };
 
     match variant {
         Variant::Cores { math, per, shares } => {
             let team = cores::Team { math, per, shares };
-            cores::cores(bench, bound_sizes, sizes.depth, rules, team)?;
+            cores::cores(bench, bound_sizes, rules, team)?;
         }
-        Variant::Slices { wide, slices } => {
-            slice_products(bench, bound_sizes, sizes.depth, rules, wide, slices);
-        }
-        Variant::Group(threads) => group_products(bench, bound_sizes, sizes.depth, rules, threads),
+        Variant::Slices { wide, slices } => slice_products(bench, bound_sizes, rules, wide, slices),
+        Variant::Group(threads) => group_products(bench, bound_sizes, rules, threads),
         Variant::Elements => element_products(bench, bound_sizes, rules),
         Variant::Tiles { .. } | Variant::Deep { .. } => {
             let shape = variant.tile_shape().expect("it has tiles");
-            tile_products(bench, bound_sizes, sizes.depth, rules, shape);
+            tile_products(bench, bound_sizes, rules, shape);
         }
     }
     Ok(sizes.grid(variant))
@@ -402,12 +404,11 @@ fn add_share<'k>(
     k: &'k Builder,
     sum: Var<'k>,
     (share, shares): (Val<'k>, u32),
-    depth: usize,
+    depth: u32,
     load: impl Fn(Val<'k>) -> [Val<'k>; 2],
 ) {
     let elements_per_round = shares * LOADS_AHEAD;
-    // All sizes of a kernel are below 2^32.
-    let in_rounds = depth as u32 / elements_per_round * elements_per_round;
+    let in_rounds = depth / elements_per_round * elements_per_round;
     if in_rounds > 0 {
         let step = k.u32(elements_per_round);
         k.range(share, k.u32(in_rounds), step, |first| {
@@ -417,8 +418,8 @@ fn add_share<'k>(
             }
         });
     }
-    if in_rounds < depth as u32 {
-        k.range(share + in_rounds, k.u32(depth as u32), k.u32(shares), |d| {
+    if in_rounds < depth {
+        k.range(share + in_rounds, k.u32(depth), k.u32(shares), |d| {
             let [x, y] = load(d);
             sum.set(add_product(x, y, sum.get()));
         });
@@ -429,7 +430,6 @@ fn add_share<'k>(
 fn slice_products<'k>(
     bench: &'k TensorKernelBuilder,
     on: On<'k>,
-    depth: usize,
     rules: &Rules<'_, 'k>,
     wide: u32,
     slices: u32,
@@ -451,7 +451,7 @@ fn slice_products<'k>(
         let slice_sum = k.var(k.number(rules.ty, 0.0));
 
         k.if_(column.lt(on.columns), || {
-            add_share(k, slice_sum, (slice_index, slices), depth, |d| {
+            add_share(k, slice_sum, (slice_index, slices), on.depth_count, |d| {
                 let x = (rules.left)(&batch_values, row, d);
                 let y = (rules.right)(&batch_values, d, column);
                 [x, y]
@@ -475,7 +475,6 @@ fn slice_products<'k>(
 fn group_products<'k>(
     bench: &'k TensorKernelBuilder,
     on: On<'k>,
-    depth: usize,
     rules: &Rules<'_, 'k>,
     threads: u32,
 ) {
@@ -491,7 +490,7 @@ fn group_products<'k>(
         let row = element_index / on.columns;
         let column = element_index % on.columns;
         let thread_sum = k.var(k.number(rules.ty, 0.0));
-        add_share(k, thread_sum, (local_index, threads), depth, |d| {
+        add_share(k, thread_sum, (local_index, threads), on.depth_count, |d| {
             let x = (rules.left)(&batch_values, row, d);
             let y = (rules.right)(&batch_values, d, column);
             [x, y]
@@ -518,6 +517,79 @@ fn group_products<'k>(
     });
 }
 
-pub(super) fn tiles_over<'k>(v: Val<'k>, tile: u32) -> Val<'k> {
+/// Every tile of all batches, one group at a time: `body` is given the number of the batch, and the tile's first row and
+/// column.
+pub(super) fn each_tile<'k>(
+    k: &'k Builder,
+    on: On<'k>,
+    tile_side: u32,
+    body: impl FnOnce(Val<'k>, [Val<'k>; 2]),
+) {
+    let tiles_down = tiles_over(on.rows, tile_side);
+    let tiles_across = tiles_over(on.columns, tile_side);
+    k.each_group(on.batches * tiles_down * tiles_across, |t| {
+        let batch_index = t / (tiles_down * tiles_across);
+        let tile_index = t % (tiles_down * tiles_across);
+        let row = (tile_index / tiles_across) * tile_side;
+        let column = (tile_index % tiles_across) * tile_side;
+        body(batch_index, [row, column]);
+    });
+}
+
+/// A thread among the teams of a group that share out an inner dimension.
+#[derive(Clone, Copy)]
+pub(super) struct TeamPlace<'k> {
+    /// The share that the thread's team adds, of so many.
+    pub(super) share: Val<'k>,
+    pub(super) shares: u32,
+    /// Its number among the threads of the team, of so many.
+    pub(super) thread: Val<'k>,
+    pub(super) team: u32,
+}
+
+/// Adds the sums of all shares, in their order: the first team has them then. `shared` is memory that nobody needs any more,
+/// a word for each sum of each thread, whatever its type.
+pub(super) fn add_shares<'k>(
+    k: &'k Builder,
+    place: TeamPlace<'k>,
+    sums: &[Var<'k>],
+    shared: Shared<'k>,
+) {
+    let TeamPlace {
+        share,
+        shares,
+        thread,
+        team,
+    } = place;
+    let sum_count = sums.len() as u32;
+    for (n, sum) in sums.iter().enumerate() {
+        let at = (share * sum_count + n as u32) * team + thread;
+        let sum = sum.get();
+        let word = if sum.ty == shared.ty() {
+            sum
+        } else {
+            sum.as_bits(shared.ty())
+        };
+        shared.set(at, word);
+    }
+    k.barrier();
+
+    k.if_(share.eq(k.u32(0)), || {
+        for (n, sum) in sums.iter().enumerate() {
+            let own = sum.get();
+            let other_sums = (1..shares).map(|share| {
+                let word = shared.get(thread + (share * sum_count + n as u32) * team);
+                if word.ty == own.ty {
+                    word
+                } else {
+                    word.as_bits(own.ty)
+                }
+            });
+            sum.set(other_sums.fold(own, |total, other| total + other));
+        }
+    });
+}
+
+fn tiles_over<'k>(v: Val<'k>, tile: u32) -> Val<'k> {
     (v + (tile - 1)) / tile
 }

@@ -2,7 +2,7 @@
 //! the next part of both matrices is loaded while the present one is multiplied.
 
 use super::TensorKernelBuilder;
-use super::product::{On, Rules, add_product, tiles_over};
+use super::product::{On, Rules, TeamPlace, add_product, add_shares, each_tile};
 use crate::lang::{Builder, Place, Shared, Val, Var};
 
 /// Inner elements of a part of a tile.
@@ -77,7 +77,6 @@ impl TileShape {
 pub(super) fn tile_products<'k>(
     bench: &'k TensorKernelBuilder,
     on: On<'k>,
-    depth: usize,
     rules: &Rules<'_, 'k>,
     shape: TileShape,
 ) {
@@ -101,18 +100,12 @@ pub(super) fn tile_products<'k>(
         ahead: [loaded_elements(), loaded_elements()],
     };
 
-    let tile_side = shape.tile_side();
-    // All sizes of a kernel are below 2^32.
-    let depth_of_round = DEPTH * shape.shares;
-    let rounds = (depth as u32).div_ceil(depth_of_round);
-    let tiles_down = tiles_over(on.rows, tile_side);
-    let tiles_across = tiles_over(on.columns, tile_side);
-    k.each_group(on.batches * tiles_down * tiles_across, |t| {
-        let batch_index = t / (tiles_down * tiles_across);
-        let tile_index = t % (tiles_down * tiles_across);
+    let rounds = on.depth_count.div_ceil(DEPTH * shape.shares);
+    each_tile(k, on, shape.tile_side(), |batch_index, corner| {
+        let [first_row, first_column] = corner;
         let place = TilePlace {
-            first_row: (tile_index / tiles_across) * tile_side,
-            first_column: (tile_index % tiles_across) * tile_side,
+            first_row,
+            first_column,
             batch_values: (rules.batch)(batch_index),
         };
         product.run_tile(&place, rounds);
@@ -150,11 +143,20 @@ impl<'k> TileProduct<'_, 'k> {
             current_part.set(next_part);
         });
 
-        self.add_shares(&element_sums);
-        self.store_sums(place, &element_sums);
-        if self.shape.shares > 1 {
-            k.barrier();
+        if self.shape.shares == 1 {
+            return self.store_sums(place, &element_sums);
         }
+        let team_place = TeamPlace {
+            share: self.share,
+            shares: self.shape.shares,
+            thread: self.thread,
+            team: self.shape.team(),
+        };
+        add_shares(k, team_place, &element_sums, self.left_parts);
+        k.if_(self.share.eq(k.u32(0)), || {
+            self.store_sums(place, &element_sums);
+        });
+        k.barrier();
     }
 
     /// Where a part has a thread's element `n` of each matrix: line and inner element.
@@ -256,29 +258,6 @@ impl<'k> TileProduct<'_, 'k> {
         });
     }
 
-    /// Adds the sums of all shares, in their order: the first team has them then.
-    fn add_shares(&self, element_sums: &[Var<'k>]) {
-        let (k, shares, team) = (self.k, self.shape.shares, self.shape.team());
-        if shares == 1 {
-            return;
-        }
-        // The parts are not needed any more: everybody is past the last barrier.
-        for (n, sum) in element_sums.iter().enumerate() {
-            let place = (self.share * element_sums.len() as u32 + n as u32) * team + self.thread;
-            self.left_parts.set(place, sum.get());
-        }
-        k.barrier();
-        k.if_(self.share.eq(k.u32(0)), || {
-            for (n, sum) in element_sums.iter().enumerate() {
-                let other_sums = (1..shares).map(|share| {
-                    let first = (share * element_sums.len() as u32 + n as u32) * team;
-                    self.left_parts.get(self.thread + first)
-                });
-                sum.set(other_sums.fold(sum.get(), |total, other| total + other));
-            }
-        });
-    }
-
     fn store_sums(&self, place: &TilePlace<'k>, element_sums: &[Var<'k>]) {
         let k = self.k;
         let TileShape {
@@ -290,11 +269,8 @@ impl<'k> TileProduct<'_, 'k> {
             let j = number as u32 % per_thread;
             let row = place.first_row + row + side * i;
             let column = place.first_column + column + side * j;
-            let mut is_stored = row.lt(self.on.rows) & column.lt(self.on.columns);
-            if self.shape.shares > 1 {
-                is_stored = is_stored & self.share.eq(k.u32(0));
-            }
-            k.if_(is_stored, || {
+            let is_inside = row.lt(self.on.rows) & column.lt(self.on.columns);
+            k.if_(is_inside, || {
                 (self.rules.store)(&place.batch_values, row, column, sum.get());
             });
         }

@@ -21,9 +21,9 @@
 //! - Behind a plain edge `wait` returns at once. What follows a kernel by a plain edge (copies, zeros) starts at its
 //!   end.
 //!
-//! Where a kernel asks for it, short branches without loops and barriers are printed as guarded instructions: only what touches memory or changes a
-//! variable has the guard, and the rest, whose results nobody uses then, is always done. So the loads of several such
-//! branches are under way at once, which loads behind branches never are.
+//! Where a kernel asks for it, short branches without loops and barriers are printed as guarded instructions: only what
+//! touches memory or changes a variable has the guard, and the rest, whose results nobody uses then, is always done. So
+//! the loads of several such branches are under way at once, which loads behind branches never are.
 //!
 //! A kernel's parameters are a pointer for each binding, `b0`, `b1` ..., then the words of its arguments, `a0` ...
 
