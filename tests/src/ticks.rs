@@ -6,7 +6,7 @@ use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_ir::{Graph, Program, TiSlice};
 use zbmd_tick_scheduler::{contingencies, schedule};
-use zbmd_tick_sim::machine::{Injection, RunInput, RunOutcome, Stepping, run};
+use zbmd_tick_sim::machine::{Injection, RunError, RunInput, RunOutcome, Stepping, run};
 use zbmd_ticks::{
     Clocks, FrameRun, LinkId, NodeId, Oscillators, TickContingencies, TickMachine, TickPlan,
     Topology, VerifiedPlan, verify,
@@ -160,12 +160,25 @@ impl Case {
         registry: &Registry,
         injections: &[Injection],
     ) -> RunOutcome {
-        let input = RunInput {
+        self.try_run_through_losses(contingencies, registry, injections)
+            .unwrap_or_else(|e| panic!("{injections:?}: {e}"))
+    }
+
+    /// Like [`Self::run_through_losses`].
+    ///
+    /// # Errors
+    /// Why it cannot be run.
+    pub fn try_run_through_losses(
+        &self,
+        contingencies: &TickContingencies,
+        registry: &Registry,
+        injections: &[Injection],
+    ) -> Result<RunOutcome, RunError> {
+        run(&RunInput {
             contingencies: Some(contingencies),
             injections,
             ..self.input(contingencies.main(), registry)
-        };
-        run(&input).unwrap_or_else(|e| panic!("{e}"))
+        })
     }
 
     fn input<'a>(&'a self, plan: &'a VerifiedPlan, registry: &'a Registry) -> RunInput<'a> {

@@ -2,15 +2,16 @@
 //! 4 x 4 torus they have the interpreter's bits, and do what aegir's say of themselves.
 //!
 //! Written anew from what they do: counters, a circuit, the game of life, a store of keys and values, a network that
-//! switches packets, and many applications at once. Not here: the stock exchange, whose traders trade at random, and the
-//! classifier of digits, whose data is not at hand (`graphs/digits` is one of ours).
+//! switches packets, many applications at once, a stock exchange whose traders trade at random, and a classifier of
+//! handwritten digits, with a network of its own and not aegir's weights.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
-use zbmd_compiler::{CompileOptions, graph_of_file};
+use zbmd_compiler::{CompileOptions, graph_of_file, read_npy};
+use zbmd_tests::data::file;
 use zbmd_tests::run::Streams;
 use zbmd_tests::step_actor::{Step, StepPorts, register};
 use zbmd_tick_scheduler::schedule;
@@ -459,6 +460,14 @@ fn a_store_answers_alike_on_one_server_and_on_ten() {
     }
 }
 
+/// xorshift32 (Marsaglia, "Xorshift RNGs", Journal of Statistical Software 2003).
+fn next_random(random: &mut u32) -> u32 {
+    *random ^= *random << 13;
+    *random ^= *random >> 17;
+    *random ^= *random << 5;
+    *random
+}
+
 /// Nodes on a side of the network that switches packets.
 const GRID: usize = 4;
 /// Of a packet: whether there is one, from where and to where, and in which round it was sent.
@@ -507,11 +516,8 @@ fn switch(node: usize, step: Step<'_>) {
         .map(<[u8]>::to_vec)
         .collect();
     if round.is_multiple_of(3) && round < LAST_SENDING {
-        // xorshift32 (Marsaglia, "Xorshift RNGs", Journal of Statistical Software 2003).
         let mut random = u32::from_le_bytes([head[1], head[2], head[3], head[4]]);
-        random ^= random << 13;
-        random ^= random >> 17;
-        random ^= random << 5;
+        next_random(&mut random);
         head[1..].copy_from_slice(&random.to_le_bytes());
         let to = random % (GRID * GRID) as u32;
         packets.push(vec![1, node as u8, to as u8, round]);
@@ -634,4 +640,309 @@ fn twenty_applications_reach_their_thresholds() {
             "{sink}: {last} for {threshold}"
         );
     }
+}
+
+/// Of the stock exchange: traders, kinds of shares, and prices at which a share can be traded.
+const TRADERS: usize = 9;
+const SHARES: usize = 3;
+const PRICES: usize = 8;
+/// Numbers of one side of an order book, the bids or the asks: how many, for each kind of share and each price.
+const SIDE_OF_BOOK: usize = SHARES * PRICES;
+/// An order book is the bids and then the asks.
+const BOOK: usize = 2 * SIDE_OF_BOOK;
+/// Shares of each kind that a trader has at first.
+const FIRST_SHARES: u32 = 100;
+const TRADING_ROUNDS: usize = 60;
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    let words = bytes.as_chunks::<4>().0.iter();
+    words.map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+fn put_words(bytes: &mut [u8], words: &[u32]) {
+    for (place, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
+    }
+}
+
+/// Divides so many among orders, evenly as far as they go; what is left over goes one by one to the first that want more.
+fn divide(orders: &[u32], count: u32) -> Vec<u32> {
+    let given = |level: u32| orders.iter().map(|&order| order.min(level)).sum::<u32>();
+    let level = (0..=count).rev().find(|&level| given(level) <= count);
+    let level = level.unwrap_or(0);
+    let mut rest = count - given(level);
+    let parts = orders.iter().map(|&order| {
+        let one_more = u32::from(order > level && rest > 0);
+        rest -= one_more;
+        order.min(level) + one_more
+    });
+    parts.collect()
+}
+
+/// A round of the exchange: of what is bid and asked for at the same price, as much is traded as there is of both. Outputs
+/// are what of each trader's orders was filled, and how many shares were traded.
+fn match_orders(mut step: Step<'_>) {
+    let books: Vec<Vec<u32>> = step.inputs.iter().map(|bytes| words(bytes)).collect();
+    let mut filled = vec![vec![0; BOOK]; TRADERS];
+    let mut volume = vec![0; SIDE_OF_BOOK];
+    for place in 0..SIDE_OF_BOOK {
+        let orders = |side: usize| -> Vec<u32> {
+            let orders = books.iter().map(|book| book[side * SIDE_OF_BOOK + place]);
+            orders.collect()
+        };
+        let (bids, asks) = (orders(0), orders(1));
+        let traded = bids.iter().sum::<u32>().min(asks.iter().sum());
+        volume[place] = traded;
+        for (side, orders) in [bids, asks].iter().enumerate() {
+            for (trader, part) in divide(orders, traded).into_iter().enumerate() {
+                filled[trader][side * SIDE_OF_BOOK + place] = part;
+            }
+        }
+    }
+    for (output, words) in step.outputs.iter_mut().zip(&filled) {
+        put_words(output, words);
+    }
+    put_words(step.outputs[TRADERS], &volume);
+}
+
+/// A round of a trader: it learns what was traded of the orders of two rounds ago, draws how many shares it wants and at
+/// about which price, and bids or asks for the difference. Shares that it offers are put aside. The state is the random
+/// number, the shares, and the order books of the last two rounds.
+fn trade(mut step: Step<'_>) {
+    let filled = words(step.inputs[0]);
+    let mut state = words(step.state);
+    let (head, books) = state.split_at_mut(1 + SHARES);
+    let (random, shares) = head.split_first_mut().expect("a random number");
+    let (older, newer) = books.split_at_mut(BOOK);
+    let mut orders = vec![0; BOOK];
+    for (share, count) in shares.iter_mut().enumerate() {
+        let sum = |book: &[u32], side: usize| -> u32 {
+            let first = side * SIDE_OF_BOOK + share * PRICES;
+            book[first..first + PRICES].iter().sum()
+        };
+        *count += sum(&filled, 0) + sum(older, 1) - sum(&filled, 1);
+
+        let price = next_random(random) as usize % PRICES;
+        let wanted = next_random(random) % (2 * FIRST_SHARES);
+        let prices = price.saturating_sub(2)..(price + 3).min(PRICES);
+        let each = wanted.abs_diff(*count) / prices.len() as u32;
+        let side = usize::from(wanted < *count);
+        for price in prices {
+            orders[side * SIDE_OF_BOOK + share * PRICES + price] = each;
+        }
+        *count -= sum(&orders, 1);
+    }
+    put_words(step.outputs[0], &orders);
+    put_words(step.outputs[1], shares);
+    older.copy_from_slice(newer);
+    newer.copy_from_slice(&orders);
+    put_words(step.state, &state);
+}
+
+/// What the sinks of the exchange should get.
+struct Trading {
+    /// Shares of each kind that each trader has, after each round.
+    shares: Vec<Vec<u32>>,
+    /// How many were traded of each kind and at each price, in each round.
+    volume: Vec<u32>,
+}
+
+/// An order at a price.
+#[derive(Clone, Copy)]
+struct Order {
+    trader: usize,
+    share: usize,
+    price: usize,
+    count: u32,
+    /// How many of them have not been traded.
+    left: u32,
+}
+
+impl Order {
+    fn is_at(&self, place: usize) -> bool {
+        self.share * PRICES + self.price == place
+    }
+}
+
+/// The same trading without books: lists of orders, from which one share after another changes hands.
+fn trading(seeds: &[u32]) -> Trading {
+    let mut randoms = seeds.to_vec();
+    let mut owned = vec![[FIRST_SHARES; SHARES]; TRADERS];
+    // What each trader gets back in the rounds to come: bought shares, and those that nobody wanted.
+    let mut returns = VecDeque::from(vec![vec![[0; SHARES]; TRADERS]; 2]);
+    let mut found = Trading {
+        shares: vec![Vec::new(); TRADERS],
+        volume: vec![0; SIDE_OF_BOOK],
+    };
+    for _ in 0..TRADING_ROUNDS {
+        let returned = returns.pop_front().expect("two rounds");
+        let (mut bids, mut asks) = (Vec::new(), Vec::new());
+        for (trader, shares) in owned.iter_mut().enumerate() {
+            for (share, has) in shares.iter_mut().enumerate() {
+                *has += returned[trader][share];
+                let price = next_random(&mut randoms[trader]) as usize % PRICES;
+                let wanted = next_random(&mut randoms[trader]) % (2 * FIRST_SHARES);
+                let (first, last) = (price.max(2) - 2, (price + 2).min(PRICES - 1));
+                let count = has.abs_diff(wanted) / (last - first + 1) as u32;
+                let orders = (first..=last).map(|price| Order {
+                    trader,
+                    share,
+                    price,
+                    count,
+                    left: count,
+                });
+                if wanted < *has {
+                    asks.extend(orders);
+                    *has -= count * (last - first + 1) as u32;
+                } else {
+                    bids.extend(orders);
+                }
+            }
+            found.shares[trader].extend(shares.iter());
+        }
+        found.volume.extend(clear(&mut bids, &mut asks));
+
+        let mut back = vec![[0; SHARES]; TRADERS];
+        bids.iter()
+            .for_each(|bid| back[bid.trader][bid.share] += bid.count - bid.left);
+        asks.iter()
+            .for_each(|ask| back[ask.trader][ask.share] += ask.left);
+        returns.push_back(back);
+    }
+    found
+}
+
+/// Trades at each price as much as is bid and asked for. How much that is.
+fn clear(bids: &mut [Order], asks: &mut [Order]) -> Vec<u32> {
+    let volume = (0..SIDE_OF_BOOK).map(|place| {
+        let sum = |orders: &[Order]| -> u32 {
+            let here = orders.iter().filter(|order| order.is_at(place));
+            here.map(|order| order.count).sum()
+        };
+        let traded = sum(bids).min(sum(asks));
+        take_in_turn(bids, place, traded);
+        take_in_turn(asks, place, traded);
+        traded
+    });
+    volume.collect()
+}
+
+/// In turn each order at a price trades one share, until so many are traded.
+fn take_in_turn(orders: &mut [Order], place: usize, mut count: u32) {
+    while count > 0 {
+        let open = orders.iter_mut();
+        let open = open.filter(|order| order.is_at(place) && order.left > 0);
+        for order in open.take(count as usize) {
+            order.left -= 1;
+            count -= 1;
+        }
+    }
+}
+
+/// Traders that trade at random own in every round what they would own if one share after another changed hands.
+#[test]
+fn traders_trade_at_random_on_an_exchange() {
+    let mut registry = zbmd_backends::standard_registry();
+    let bytes = |words: usize| 4 * words as u32;
+    let book_ports = |prefix: &str| request_ports(prefix, TRADERS, 4 * BOOK);
+    let mut outputs_of_center = book_ports("filled");
+    outputs_of_center.push(("volume".to_owned(), bytes(SIDE_OF_BOOK)));
+    let center = StepPorts {
+        inputs: book_ports("orders"),
+        outputs: outputs_of_center,
+        state: Vec::new(),
+    };
+    register(&mut registry, "center", center, match_orders);
+
+    let seeds: Vec<u32> = (1..=TRADERS as u32).map(|trader| 77 * trader).collect();
+    let mut actors = "\"center\": Custom(\"center\"), ".to_owned();
+    let mut channels = "(from: \"center.volume\", to: [\"volume\"]), ".to_owned();
+    let mut sinks = "\"volume\": Stream(), ".to_owned();
+    for (trader, &seed) in seeds.iter().enumerate() {
+        let mut state = vec![seed];
+        state.extend([FIRST_SHARES; SHARES]);
+        state.extend([0; 2 * BOOK]);
+        let ports = StepPorts {
+            inputs: vec![("filled".to_owned(), bytes(BOOK))],
+            outputs: vec![
+                ("orders".to_owned(), bytes(BOOK)),
+                ("shares".to_owned(), bytes(SHARES)),
+            ],
+            state: state
+                .iter()
+                .flat_map(|word: &u32| word.to_le_bytes())
+                .collect(),
+        };
+        let name = format!("trader{trader}");
+        register(&mut registry, &name, ports, trade);
+        let _ = write!(actors, "\"{name}\": Custom(\"{name}\"), ");
+        let _ = write!(
+            channels,
+            "(from: \"{name}.orders\", to: [\"center.orders{trader}\"], initial: Zeros(1)),
+            (from: \"center.filled{trader}\", to: [\"{name}\"], initial: Zeros(1)),
+            (from: \"{name}.shares\", to: [\"shares{trader}\"]), "
+        );
+        let _ = write!(sinks, "\"shares{trader}\": Stream(), ");
+    }
+    let model =
+        format!("Model(actors: {{ {actors} }}, channels: [{channels}], sinks: {{ {sinks} }})");
+
+    let outputs = outputs(&model, &registry, &Streams::new(), TRADING_ROUNDS as u64);
+    let expected = trading(&seeds);
+    let volume = words(&outputs["volume"]);
+    assert_eq!(volume, expected.volume[..volume.len()]);
+    for (trader, shares) in expected.shares.iter().enumerate() {
+        let found = words(&outputs[&format!("shares{trader}")]);
+        assert_eq!(found, *shares, "trader {trader}");
+    }
+    let traded: u32 = volume.iter().sum();
+    eprintln!("{traded} shares were traded in {TRADING_ROUNDS} rounds");
+    assert!(traded > 1000, "{traded}");
+}
+
+/// An image of a handwritten digit is classified as the network's authors' runtime does it.
+#[test]
+fn a_handwritten_digit_is_classified() {
+    let Some(network) = file("models/mnist.onnx") else {
+        return;
+    };
+    let array = |name: &str| {
+        let path = file(name).expect("beside the network");
+        let bytes = std::fs::read(path).expect("readable");
+        read_npy(&bytes.into()).expect("an array").data
+    };
+    let (image, expected) = (
+        array("models/mnist.in0.npy"),
+        array("models/mnist.out0.npy"),
+    );
+    let network = std::path::absolute(network).expect("a path");
+    let model = format!(
+        "Model(
+        sources: {{ \"image\": Stream(dtype: f32, shape: [1, 1, 28, 28]) }},
+        actors: {{ \"net\": Onnx({:?}), \"digit\": NnArgMax(axis: 1, keepdims: 0) }},
+        channels: [
+            (from: \"image\", to: [\"net.input\"]),
+            (from: \"net.logits\", to: [\"logits\", \"digit\"]),
+            (from: \"digit\", to: [\"digits\"]),
+        ],
+        sinks: {{ \"logits\": Stream(), \"digits\": Stream() }},
+    )",
+        network.display().to_string()
+    );
+    let inputs = Streams::from([("image".to_owned(), image.to_vec())]);
+    let registry = zbmd_backends::standard_registry();
+    let outputs = outputs(&model, &registry, &inputs, 1);
+
+    let floats = |bytes: &[u8]| -> Vec<f32> {
+        let floats = bytes.as_chunks::<4>().0.iter();
+        floats.map(|float| f32::from_le_bytes(*float)).collect()
+    };
+    let (logits, expected) = (floats(&outputs["logits"]), floats(&expected));
+    assert_eq!(logits.len(), 10);
+    for (found, expected) in logits.iter().zip(&expected) {
+        assert!((found - expected).abs() < 1e-3, "{logits:?}, {expected:?}");
+    }
+    let digits = expected.iter().enumerate();
+    let digit = digits.max_by(|a, b| a.1.total_cmp(b.1)).expect("ten").0;
+    assert_eq!(outputs["digits"], (digit as i64).to_le_bytes());
 }

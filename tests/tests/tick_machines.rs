@@ -3,8 +3,8 @@
 
 use zbmd_tests::mix;
 use zbmd_tests::ticks::{Case, mutate};
-use zbmd_tick_sim::machine::{FaultKind, FrameHarm, Injection, RunFault, Stepping};
-use zbmd_ticks::{ControlLaw, LinkId, NodeId, TickLoss, verify};
+use zbmd_tick_sim::machine::{FaultKind, FrameHarm, Injection, RunError, RunFault, Stepping};
+use zbmd_ticks::{ControlLaw, LinkId, Network, NodeId, TickLoss, verify};
 
 /// As many as a variable says, or else a number for every day.
 fn count(variable: &str, daily: u64) -> u64 {
@@ -128,11 +128,38 @@ fn random_loss(case: &Case, ticks: u64, rng: &mut fastrand::Rng) -> (Vec<Injecti
     (injections, tick)
 }
 
+/// What a loss looks like from each part of the network that it leaves: a link, or else all nodes that no way leads to.
+fn views_of(network: &Network, lost: TickLoss) -> Vec<Vec<TickLoss>> {
+    let rest = network.without(&[lost]);
+    let mut views = Vec::new();
+    for node in network.nodes().filter(|&node| lost != TickLoss::Node(node)) {
+        let mut part = vec![node];
+        let mut index = 0;
+        while let Some(&reached) = part.get(index) {
+            index += 1;
+            for &link in rest.outgoing(reached) {
+                let next = network.links()[link].to;
+                if !part.contains(&next) {
+                    part.push(next);
+                }
+            }
+        }
+        let others = network.nodes().filter(|node| !part.contains(node));
+        let others: Vec<TickLoss> = others.map(TickLoss::Node).collect();
+        views.push(if others.is_empty() {
+            vec![lost]
+        } else {
+            others
+        });
+    }
+    views
+}
+
 #[test]
 fn every_loss_is_noticed_when_it_was_due_and_survived_with_the_same_output() {
     let registry = mix::registry();
     let mut rng = fastrand::Rng::with_seed(8);
-    let (mut checked, mut resumed, mut plans) = (0, 0, 0);
+    let (mut checked, mut resumed, mut plans, mut divided) = (0, 0, 0, 0);
     let seeds = count("ZBMD_TICK_LOSSES", 100);
     for seed in 0..seeds {
         let case = Case::new(seed, &registry);
@@ -152,12 +179,12 @@ fn every_loss_is_noticed_when_it_was_due_and_survived_with_the_same_output() {
             outcome.outputs, case.expected,
             "seed {seed}: {injections:?}"
         );
-        let first = outcome.recoveries[0];
+        let first = &outcome.recoveries[0];
         let lost_frame = (
             first.fault.link,
             first.fault.tick - case.machine.latency_ticks,
         );
-        let expected_loss = match injections[0] {
+        let lost = match injections[0] {
             Injection::Frame { link, tick, .. } => {
                 assert_eq!(lost_frame, (link, tick), "seed {seed}");
                 None
@@ -168,15 +195,64 @@ fn every_loss_is_noticed_when_it_was_due_and_survived_with_the_same_output() {
                 Some(TickLoss::Node(node))
             }
         };
-        assert_eq!(first.lost, expected_loss, "seed {seed}");
         assert_eq!(lost_frame.1, tick, "seed {seed}: {injections:?}");
+        let views = lost.map_or_else(|| vec![Vec::new()], |lost| views_of(&network, lost));
+        assert!(
+            views.contains(&first.lost),
+            "seed {seed}: {first:?}, not {views:?}"
+        );
+        divided += u64::from(first.lost.len() > 1);
         checked += 1;
         resumed += u64::from(outcome.recoveries.iter().any(|r| r.resumption.is_some()));
     }
     eprintln!(
-        "{checked} losses, {resumed} of which went back to a border, {plans} plans for losses"
+        "{checked} losses, {resumed} of which went back to a border, {divided} of which divided the network, {plans} plans for losses"
     );
     assert!(checked > seeds / 2 && resumed > checked / 4);
+}
+
+/// Two losses, at once or one after the other: the output is that of the interpreter, or the run ends with a fault or an error
+/// that says why.
+#[test]
+fn two_losses_are_survived_or_end_the_run() {
+    let registry = mix::registry();
+    let mut rng = fastrand::Rng::with_seed(9);
+    let (mut survived, mut ended, mut untold) = (0, 0, 0);
+    for seed in 0..count("ZBMD_TICK_LOSSES", 60) {
+        let case = Case::new(seed, &registry);
+        let network = case.machine.network().expect("a machine");
+        let contingencies = case.contingencies();
+        let whole_run = case.run_through_losses(&contingencies, &registry, &[]);
+        if network.links().is_empty() || whole_run.ticks <= case.machine.latency_ticks + 1 {
+            continue;
+        }
+        let (mut injections, _) = random_loss(&case, whole_run.ticks, &mut rng);
+        injections.extend(random_loss(&case, whole_run.ticks, &mut rng).0);
+        let outcome = match case.try_run_through_losses(&contingencies, &registry, &injections) {
+            Ok(outcome) => outcome,
+            Err(RunError::Untold { .. }) => {
+                untold += 1;
+                continue;
+            }
+            Err(RunError::Abandoned { .. }) => {
+                ended += 1;
+                continue;
+            }
+            Err(error) => panic!("seed {seed}: {injections:?}: {error}"),
+        };
+        match outcome.fault {
+            None => {
+                assert_eq!(
+                    outcome.outputs, case.expected,
+                    "seed {seed}: {injections:?}"
+                );
+                survived += 1;
+            }
+            Some(_) => ended += 1,
+        }
+    }
+    eprintln!("{survived} survived, {ended} without a plan, {untold} in which reports were late");
+    assert!(survived > ended + untold);
 }
 
 /// Without control the buffers of clocks that differ by eight in a hundred run over or dry, and the run says so.

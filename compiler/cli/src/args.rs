@@ -169,6 +169,8 @@ Examples:
         code: Option<String>,
     },
     /// Show a bundle: calendars over time, memory, what limits it
+    ///
+    /// With a machine that keeps time it takes a model, plans it, and shows its calendars to the tick.
     #[command(after_help = "\
 Examples:
   zbmdc inspect agc.zbmd                                  lanes over time, actors, memory
@@ -180,6 +182,7 @@ Examples:
   zbmdc inspect agc.zbmd --format json                    for programs
   zbmdc inspect agc.zbmd --format mermaid                 the graph, for Markdown
   zbmdc inspect agc.zbmd --no-times                       stable text, to compare with
+  zbmdc inspect agc.ron --machine torus.ron               what nodes and links do in which tick
   zbmdc inspect agc.zbmd --emit layout                    every buffer")]
     Inspect(Inspect),
     /// Say what two bundles have different; exit code 0 if nothing, 1 if something
@@ -297,7 +300,7 @@ pub(crate) struct Simulate {
     pub(crate) contingencies: TickContingencyChoice,
     /// Lose something in a tick of it or its sender: a node, a link, or one frame of a link, such as `n3@500`, `l7@500`
     /// or `frame:l7@500`
-    #[arg(long = "lose", value_name = "WHAT@TICK", value_parser = loss_at, conflicts_with_all = ["events", "plots"])]
+    #[arg(long = "lose", value_name = "WHAT@TICK", value_parser = loss_at, conflicts_with = "events")]
     pub(crate) losses: Vec<LossAt>,
     /// Folder for frequencies, phases and fills over time, as SVG and CSV
     #[arg(long, value_name = "DIR")]
@@ -308,8 +311,12 @@ pub(crate) struct Simulate {
 
 #[derive(Args, Debug)]
 pub(crate) struct Inspect {
-    /// The bundle
+    /// The bundle; with `--machine` a model
     pub(crate) bundle: PathBuf,
+    /// A machine that keeps time (bittide): plan the model for it, and show its calendars to the tick
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["plan", "mode", "measured", "periods", "no_times", "emit"])]
+    pub(crate) machine: Option<PathBuf>,
     /// How to show it
     #[arg(long, value_name = "FORMAT", default_value = "text", conflicts_with_all = ["emit", "no_times"])]
     pub(crate) format: Format,

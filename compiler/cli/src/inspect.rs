@@ -15,6 +15,7 @@ use zbmd_ir::{Program, verify};
 
 use crate::args::{Emit, Format, Inspect, Reading};
 use crate::output::{Exit, Voice, columns, deliver, say, single_error};
+use crate::simulate::inspect_ticks;
 
 /// A bundle that was opened, and its view.
 pub(crate) struct OpenedBundle {
@@ -126,6 +127,9 @@ fn read_trace(path: &Path, program: &Program, voice: Voice) -> Result<MeasuredTr
 }
 
 pub(crate) fn inspect(args: &Inspect, voice: Voice) -> Exit {
+    if let Some(machine) = &args.machine {
+        return inspect_ticks(args, machine, voice);
+    }
     match inspect_bundle(args, voice) {
         Ok(exit) | Err(exit) => exit,
     }

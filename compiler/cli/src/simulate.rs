@@ -1,6 +1,7 @@
 //! `zbmdc simulate`: a model on a simulated machine that keeps time.
 
 mod draw;
+mod inspect;
 mod losses;
 
 use std::collections::BTreeMap;
@@ -18,8 +19,9 @@ use zbmd_tick_sim::machine::{RunInput, RunOutcome, Stepping, run};
 use zbmd_ticks::{Network, TickMachine, VerifiedPlan, tick_calendar, verify};
 
 use self::draw::write_drawing;
+pub(crate) use self::inspect::inspect_ticks;
 use self::losses::{LossPlans, injections, plan_losses, write_plans, write_recoveries};
-use crate::args::{Simulate, TickContingencyChoice};
+use crate::args::{Given, Simulate, TickContingencyChoice};
 use crate::model_input::given_options;
 use crate::output::{CHECK_FOLDER, Exit, Voice, print, say, single_error};
 
@@ -50,7 +52,13 @@ struct Simulated {
 }
 
 fn simulate_model(args: &Simulate) -> Result<Exit, Diagnostics> {
-    let simulated = plan_model(args)?;
+    let simulated = plan_model(&PlanInput {
+        model: &args.model,
+        machine: &args.machine,
+        costs: args.costs.as_deref(),
+        contingencies: args.contingencies,
+        given: &args.given,
+    })?;
     if let Some(path) = &args.draw {
         write_drawing(path, &simulated)?;
     }
@@ -62,7 +70,7 @@ fn simulate_model(args: &Simulate) -> Result<Exit, Diagnostics> {
     let outcome = run_model(args, &simulated)?;
     write_outputs(args, &outcome)?;
     if let Some(folder) = &args.plots {
-        write_plots(folder, &simulated, outcome.ticks)?;
+        write_plots(folder, &simulated, &outcome)?;
     }
     if let Some(fault) = outcome.fault {
         say(&format!("zbmdc: {fault}\n"));
@@ -71,12 +79,21 @@ fn simulate_model(args: &Simulate) -> Result<Exit, Diagnostics> {
     Ok(print(&report(args, &simulated, &outcome)))
 }
 
+/// What plans are made from.
+struct PlanInput<'a> {
+    model: &'a Path,
+    machine: &'a Path,
+    costs: Option<&'a Path>,
+    contingencies: TickContingencyChoice,
+    given: &'a Given,
+}
+
 /// Reads model and machine, and makes the plans.
-fn plan_model(args: &Simulate) -> Result<Simulated, Diagnostics> {
-    let options = given_options(&args.given)?;
-    let (graph, blobs) = graph_of_file(&args.model, &options)?;
-    let mut machine = read_machine(&args.machine)?;
-    if let Some(path) = &args.costs {
+fn plan_model(input: &PlanInput<'_>) -> Result<Simulated, Diagnostics> {
+    let options = given_options(input.given)?;
+    let (graph, blobs) = graph_of_file(input.model, &options)?;
+    let mut machine = read_machine(input.machine)?;
+    if let Some(path) = input.costs {
         price_firings(&mut machine, &graph, &blobs, path)?;
     }
     let wrong_machine = |message: String| single_error(Code::E0507, message, MACHINE_HELP);
@@ -93,7 +110,7 @@ fn plan_model(args: &Simulate) -> Result<Simulated, Diagnostics> {
     let plan = verify(&graph, &machine, scheduled.plan.clone());
     // A refused plan of our own scheduler is our bug.
     let plan = plan.unwrap_or_else(|errors| panic!("the plan is refused: {errors:?}"));
-    let losses = match args.contingencies {
+    let losses = match input.contingencies {
         TickContingencyChoice::None => None,
         TickContingencyChoice::Single => Some(plan_losses(&graph, &machine, &plan)?),
     };
@@ -259,8 +276,13 @@ fn write_outputs(args: &Simulate, outcome: &RunOutcome) -> Result<(), Diagnostic
     Ok(())
 }
 
-/// Frequencies, phases and fills of the run's clocks, as drawings and numbers.
-fn write_plots(folder: &Path, simulated: &Simulated, ticks: u64) -> Result<(), Diagnostics> {
+/// Frequencies, phases and fills of the run's clocks, as drawings and numbers: the same clocks once more, of which the same
+/// stop at the same times.
+fn write_plots(
+    folder: &Path,
+    simulated: &Simulated,
+    outcome: &RunOutcome,
+) -> Result<(), Diagnostics> {
     let clock_error = |e: zbmd_tick_sim::clock::ClockError| {
         single_error(Code::E0507, e.to_string(), MACHINE_HELP)
     };
@@ -268,11 +290,15 @@ fn write_plots(folder: &Path, simulated: &Simulated, ticks: u64) -> Result<(), D
     let latency = simulated.machine.latency_ticks;
     let clock = ClockSimulation::with_latency(&simulated.network, &clocks, latency);
     let mut clock = clock.map_err(clock_error)?;
-    let interval = ticks as f64 / MAX_SAMPLES as f64;
-    let mut recorder = Recorder::new(&clock, interval, MAX_SAMPLES, MAX_CURVES);
-    recorder
-        .run_until(&mut clock, ticks as f64)
-        .map_err(clock_error)?;
+    let end = outcome.ticks as f64;
+    let mut recorder = Recorder::new(&clock, end / MAX_SAMPLES as f64, MAX_SAMPLES, MAX_CURVES);
+    for &stop in &outcome.stops {
+        recorder
+            .run_until(&mut clock, stop.time)
+            .map_err(clock_error)?;
+        clock.apply(stop).map_err(clock_error)?;
+    }
+    recorder.run_until(&mut clock, end).map_err(clock_error)?;
 
     std::fs::create_dir_all(folder).map_err(|error| {
         let message = format!("cannot make the folder `{}`: {error}", folder.display());

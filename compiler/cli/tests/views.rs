@@ -126,6 +126,72 @@ fn every_format_is_written() {
 }
 
 #[test]
+fn calendars_to_the_tick_are_shown() {
+    let dir = folder();
+    let torus = "TickMachine(topology: Torus(rows: 2, columns: 2), frame_bits: 64, \
+        latency_ticks: 12, default_ticks: 5)";
+    std::fs::write(dir.path().join("torus.ron"), torus).expect("written");
+    let inspect = |more: &[&str]| {
+        let args = [&["inspect", "a.ron", "--machine", "torus.ron"], more].concat();
+        zbmdc(dir.path(), &args)
+    };
+    let shown = inspect(&["--width", "72"]);
+    assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
+    pin("inspect_ticks", &text(&shown.stdout));
+
+    let starts = [
+        ("svg", "<svg xmlns="),
+        ("html", "<!doctype html>"),
+        ("json", "{\n  \"period\":"),
+        ("ron", "("),
+    ];
+    for (format, start) in starts {
+        let output = text(&inspect(&["--format", format]).stdout);
+        assert!(output.starts_with(start), "{format}: {output}");
+    }
+    assert_eq!(inspect(&["--format", "dot"]).status.code(), Some(2));
+    assert_eq!(inspect(&["--no-times"]).status.code(), Some(2));
+
+    // A node that is lost has no clock from then on.
+    let args = [
+        "simulate",
+        "a.ron",
+        "--machine",
+        "torus.ron",
+        "--ticks",
+        "5000",
+        "--contingencies",
+        "single",
+        "--lose",
+        "n1@2000",
+        "--plots",
+        "clocks",
+    ];
+    let lost = zbmdc(dir.path(), &args);
+    assert_eq!(lost.status.code(), Some(0), "{}", text(&lost.stderr));
+    let csv = std::fs::read_to_string(dir.path().join("clocks/clocks.csv")).expect("a file");
+    let (heads, samples) = csv.split_once('\n').expect("heads");
+    let column = heads
+        .split(',')
+        .position(|head| head == "ppm_n1")
+        .expect("n1");
+    let is_running = |line: &str| line.split(',').nth(column) != Some("");
+    let tick = |line: &str| -> f64 {
+        line.split(',')
+            .next()
+            .expect("a tick")
+            .parse()
+            .expect("one")
+    };
+    for line in samples.lines() {
+        // Its tick 2000 is at most 100 ppm from the nominal one.
+        if (tick(line) - 2000.0).abs() > 1.0 {
+            assert_eq!(is_running(line), tick(line) < 2000.0, "{line}");
+        }
+    }
+}
+
+#[test]
 fn differences_and_their_exit_codes() {
     let dir = folder();
     let diff = |a: &str, b: &str, more: &[&str]| {

@@ -21,7 +21,7 @@ const LETTER_WIDTH: f64 = 7.0;
 
 /// What a row of the drawing shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum RowKey {
+pub(crate) enum RowKey {
     Compute(NodeId),
     Link { from: NodeId, link: LinkId },
 }
@@ -37,12 +37,32 @@ impl RowKey {
 }
 
 /// Something that takes ticks of a row, once a period.
-struct Span {
-    start: u64,
-    ticks: u64,
-    colour: &'static str,
+pub(crate) struct Span {
+    pub(crate) start: u64,
+    pub(crate) ticks: u64,
+    /// Which fires, or which wrote the frames.
+    pub(crate) actor: ActorId,
     name: String,
     title: String,
+}
+
+#[cfg(test)]
+impl Span {
+    pub(crate) fn new(start: u64, ticks: u64, actor: ActorId) -> Self {
+        Self {
+            start,
+            ticks,
+            actor,
+            name: String::new(),
+            title: String::new(),
+        }
+    }
+}
+
+/// A row, and what is in it.
+pub(crate) struct Row {
+    pub(crate) key: RowKey,
+    pub(crate) spans: Vec<Span>,
 }
 
 /// The calendars of all nodes and links that do something, over one period, as SVG: a row for the firings of each node, and
@@ -50,9 +70,6 @@ struct Span {
 /// their titles say more. What goes over the end of the period goes on at its beginning.
 pub fn tick_drawing(graph: &Graph, machine: &TickMachine, plan: &VerifiedPlan) -> String {
     let rows = rows(graph, machine, plan);
-    let mut rows: Vec<(RowKey, Vec<Span>)> = rows.into_iter().collect();
-    rows.sort_by_key(|(key, _)| key.order());
-
     let width = LABEL_WIDTH + CHART_WIDTH + 10.0;
     let height = TOP + rows.len() as f64 * ROW_HEIGHT + 10.0;
     let mut svg = format!(
@@ -63,7 +80,7 @@ pub fn tick_drawing(graph: &Graph, machine: &TickMachine, plan: &VerifiedPlan) -
         plan.period
     );
     write_marks(&mut svg, plan.period, height);
-    for (index, (key, spans)) in rows.iter().enumerate() {
+    for (index, Row { key, spans }) in rows.iter().enumerate() {
         let top = TOP + index as f64 * ROW_HEIGHT;
         write_label(&mut svg, machine, *key, top);
         for span in spans {
@@ -74,10 +91,11 @@ pub fn tick_drawing(graph: &Graph, machine: &TickMachine, plan: &VerifiedPlan) -
     svg
 }
 
-fn rows(graph: &Graph, machine: &TickMachine, plan: &VerifiedPlan) -> BTreeMap<RowKey, Vec<Span>> {
+/// The rows of all nodes and links that do something: those of nodes in order, each with its links below it.
+pub(crate) fn rows(graph: &Graph, machine: &TickMachine, plan: &VerifiedPlan) -> Vec<Row> {
     let mut rows: BTreeMap<RowKey, Vec<Span>> = BTreeMap::new();
     let Ok(network) = machine.network() else {
-        return rows;
+        return Vec::new();
     };
     for (actor, starts) in plan.starts.iter_enumerated() {
         let ticks = machine.ticks_of(&graph.actors[actor]);
@@ -85,7 +103,7 @@ fn rows(graph: &Graph, machine: &TickMachine, plan: &VerifiedPlan) -> BTreeMap<R
         let spans = starts.iter().enumerate().map(|(firing, &start)| Span {
             start,
             ticks,
-            colour: colour_of(actor),
+            actor,
             name: name.clone(),
             title: format!("{name}[{firing}]: ticks {start} to {}", start + ticks),
         });
@@ -104,7 +122,7 @@ fn rows(graph: &Graph, machine: &TickMachine, plan: &VerifiedPlan) -> BTreeMap<R
             let spans = hop.runs.iter().map(|run| Span {
                 start: run.start,
                 ticks: run.frames,
-                colour: colour_of(writer),
+                actor: writer,
                 name: String::new(),
                 title: format!(
                     "{name} of {} to {}: {} frames from tick {}",
@@ -116,6 +134,9 @@ fn rows(graph: &Graph, machine: &TickMachine, plan: &VerifiedPlan) -> BTreeMap<R
                 .extend(spans);
         }
     }
+    let rows = rows.into_iter().map(|(key, spans)| Row { key, spans });
+    let mut rows: Vec<Row> = rows.collect();
+    rows.sort_by_key(|row| row.key.order());
     rows
 }
 
@@ -188,7 +209,7 @@ fn write_span(svg: &mut String, period: u64, span: &Span, key: RowKey, top: f64)
             "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{box_height}\" \
              fill=\"{}\" stroke=\"#fff\" stroke-width=\"0.5\"><title>{}</title></rect>",
             top + inset,
-            span.colour,
+            colour_of(span.actor),
             escape(&span.title)
         );
         let fits = LETTER_WIDTH * span.name.chars().count() as f64 <= width;

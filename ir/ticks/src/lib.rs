@@ -12,6 +12,7 @@
 mod clocks;
 mod contingency;
 mod drawing;
+mod lanes;
 mod machine;
 mod network;
 mod plan;
@@ -22,6 +23,7 @@ pub mod verify;
 pub use clocks::{Clocks, ClocksError, Control, ControlLaw, ElasticBuffers, Oscillators, Ramp};
 pub use contingency::{TickContingencies, TickContingency, TickLoss};
 pub use drawing::tick_drawing;
+pub use lanes::tick_lanes;
 pub use machine::{MachineError, TickMachine};
 pub use network::{LinkEnds, LinkId, Network, NetworkError, NodeId};
 pub use plan::{FrameRun, Hop, Message, TickBuffer, TickPlan};

@@ -1,9 +1,9 @@
 //! What runs and what is sent in which tick.
 
 use serde::{Deserialize, Serialize};
-use zbmd_ir::{ActorId, ChannelId, TiVec};
+use zbmd_ir::{ActorId, ChannelId, Graph, TiVec};
 
-use crate::{LinkId, NodeId};
+use crate::{LinkId, NodeId, TickMachine};
 
 /// One iteration of a graph, to the tick: iteration j does everything `j * period` ticks later than iteration 0.
 ///
@@ -94,6 +94,16 @@ impl Hop {
 }
 
 impl TickPlan {
+    /// Bytes that a node needs for buffers and for frames that it sends on.
+    ///
+    /// # Panics
+    /// If the plan names channels that the graph does not have, or the node is not one of its machine.
+    pub fn memory_bytes(&self, graph: &Graph, machine: &TickMachine, node: NodeId) -> u64 {
+        let buffers = self.buffers.iter().filter(|buffer| buffer.node == node);
+        let bytes = buffers.map(|b| b.tokens * graph.channels[b.channel].token.bytes());
+        bytes.sum::<u64>() + self.waiting_frames[node] * machine.frame_bytes()
+    }
+
     /// Ticks from the start of the first firing of an iteration to the end of its last. Needs the ticks of each actor's
     /// firing.
     pub fn latency(&self, durations: &TiVec<ActorId, u64>) -> u64 {

@@ -94,11 +94,7 @@ fn write_node(
     plan: &TickPlan,
     node: NodeId,
 ) {
-    let buffers = plan.buffers.iter().filter(|buffer| buffer.node == node);
-    let buffer_bytes: u64 = buffers
-        .map(|buffer| buffer.tokens * graph.channels[buffer.channel].token.bytes())
-        .sum();
-    let bytes = buffer_bytes + plan.waiting_frames[node] * machine.frame_bytes();
+    let bytes = plan.memory_bytes(graph, machine, node);
     let placed = plan.placement.iter_enumerated();
     let work: u64 = placed
         .filter(|&(_, &place)| place == node)

@@ -1,10 +1,13 @@
 //! Tick calendars beside self-timed rings and dynamic queues, on the same simulated nodes and links:
 //! `cargo run --release -p zbmd-tests --bin tick_rivals`. Prints the table of `compiler/docs/ticks.md`. With
-//! `--applications N` it plans and simulates N applications of aegir's shape instead, and says what that takes.
+//! `--applications N` it plans and simulates N applications of aegir's shape instead, and says what that takes. The voice
+//! detector needs the ONNX model in `$ZBMD_DATA`; without it the table lacks its rows, and says so on stderr.
 
 use std::collections::BTreeMap;
 
 use zbmd_compiler::{CompileOptions, graph_of_file};
+use zbmd_ir::Graph;
+use zbmd_tests::data::file;
 use zbmd_tests::rivals::{compare, copies, measure_applications, table};
 use zbmd_tests::run::graph_file;
 use zbmd_ticks::{TickMachine, Topology};
@@ -20,7 +23,7 @@ struct Entry {
 }
 
 /// With few firings in an iteration, more of them are simulated. Many copies on narrow links get in each other's way.
-const ENTRIES: [Entry; 5] = [
+const ENTRIES: [Entry; 7] = [
     Entry {
         model: "agc",
         copies: 1,
@@ -46,6 +49,20 @@ const ENTRIES: [Entry; 5] = [
         model: "cd2dat",
         copies: 1,
         default_ticks: 4,
+        frame_bits: 64,
+        iterations: 40,
+    },
+    Entry {
+        model: "adsb",
+        copies: 1,
+        default_ticks: 20,
+        frame_bits: 64,
+        iterations: 20,
+    },
+    Entry {
+        model: "vad",
+        copies: 1,
+        default_ticks: 20,
         frame_bits: 64,
         iterations: 40,
     },
@@ -87,6 +104,22 @@ fn print_effort(count: usize) {
     );
 }
 
+/// A model's graph, unless it needs data that is not there.
+fn graph_of(model: &str) -> Option<Graph> {
+    let mut options = CompileOptions {
+        registry: zbmd_tests::actors::registry(),
+        ..CompileOptions::default()
+    };
+    if model == "vad" {
+        let detector = std::path::absolute(file("models/silero_vad.onnx")?).expect("a path");
+        let detector = format!("{:?}", detector.display().to_string());
+        options.params.insert("detector".to_owned(), detector);
+    }
+    let path = graph_file(&format!("{model}/model.ron"));
+    let (graph, _) = graph_of_file(path, &options).unwrap_or_else(|errors| panic!("{errors}"));
+    Some(graph)
+}
+
 fn print_table() {
     let mut comparisons = Vec::new();
     for entry in ENTRIES {
@@ -102,9 +135,9 @@ fn print_table() {
             default_ticks: entry.default_ticks,
             clocks: None,
         };
-        let path = graph_file(&format!("{}/model.ron", entry.model));
-        let found = graph_of_file(path, &CompileOptions::default());
-        let (graph, _) = found.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+        let Some(graph) = graph_of(entry.model) else {
+            continue;
+        };
         let graph = copies(&graph, entry.copies);
         let name = match entry.copies {
             1 => entry.model.to_owned(),

@@ -301,23 +301,16 @@ impl<'a> ClockSimulation<'a> {
         Ok(())
     }
 
-    /// From a time on, up to which the simulation runs, nothing is sent on a link.
+    /// Runs up to the time of an event that was not known before, and lets it happen.
     ///
     /// # Errors
     /// [`ClockError::Frequency`].
-    pub fn stop_link(&mut self, link: LinkId, time: f64) -> Result<(), ClockError> {
-        self.run_until(time)?;
-        self.happen(ClockEvent::StopLink(link));
-        Ok(())
-    }
-
-    /// From a time on, up to which the simulation runs, a node does not run.
     ///
-    /// # Errors
-    /// [`ClockError::Frequency`].
-    pub fn stop_node_at(&mut self, node: NodeId, time: f64) -> Result<(), ClockError> {
-        self.run_until(time)?;
-        self.happen(ClockEvent::StopNode(node));
+    /// # Panics
+    /// If the event names a node or a link that the network does not have.
+    pub fn apply(&mut self, timed: TimedEvent) -> Result<(), ClockError> {
+        self.run_until(timed.time)?;
+        self.happen(timed.event);
         Ok(())
     }
 

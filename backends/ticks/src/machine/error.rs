@@ -54,6 +54,26 @@ pub enum RunError {
     /// No source limits the run and no iterations were given.
     #[error("a graph without sources runs for ever: say how many iterations")]
     Endless,
+    /// Reports of a loss took longer than they should.
+    #[error(
+        "{node} does not know in its tick {tick} of a loss that others go on after: several parts were lost at once, and its reports took a longer way round"
+    )]
+    Untold {
+        /// The node.
+        node: NodeId,
+        /// Its tick.
+        tick: u64,
+    },
+    /// Nobody is left who could notice a loss and go on.
+    #[error(
+        "no node goes on after {complete} of {iterations} iterations: all that knew what was lost before are lost too"
+    )]
+    Abandoned {
+        /// Iterations that are complete.
+        complete: u64,
+        /// Those of the run.
+        iterations: u64,
+    },
     /// A kernel reported a fault.
     #[error("actor `{actor}`: {fault}")]
     Fault {
@@ -147,12 +167,13 @@ pub enum FrameHarm {
 }
 
 /// A fault that a run went on after.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Recovery {
     /// What was seen first.
     pub fault: RunFault,
-    /// What is lost for good, if it is not just a frame.
-    pub lost: Option<TickLoss>,
+    /// What is lost for good, as those that go on see it: links, and nodes to which there is no way left. Empty if only
+    /// frames were lost.
+    pub lost: Vec<TickLoss>,
     /// Where the run went on, if it could not stay where it was.
     pub resumption: Option<Resumption>,
 }

@@ -55,6 +55,7 @@ pub(super) fn run<'a>(
         frames: run.frames,
         fills: None,
         recoveries: Vec::new(),
+        stops: Vec::new(),
         fault: None,
     })
 }

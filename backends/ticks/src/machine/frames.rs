@@ -2,29 +2,39 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::sync::Arc;
 
 use zbmd_ir::TiVec;
-use zbmd_ticks::{LinkId, Network, NodeId};
+use zbmd_ticks::{LinkEnds, LinkId, Network, NodeId};
 
 use super::application::Application;
 use super::calendar::{Entry, Work};
 use super::error::{FaultKind, FrameHarm, Recovery, RunFault};
 use super::events::take_payload;
-use super::recovery::{Harm, PlanSpan};
+use super::recovery::{Harm, Knowledge, PlanSpan};
+use super::reports::Reports;
 use super::{RunError, RunInput, RunOutcome, WaitingFrame};
-use crate::clock::{ClockSimulation, FillRange, NoticeKind};
+use crate::clock::{ClockEvent, ClockSimulation, FillRange, NoticeKind, TimedEvent};
 
-/// What is on a link. An idle frame has no payload, but a check sum all the same.
+/// What is on a link. An idle frame has no payload, but a head all the same: a check sum, what the sender knows of losses,
+/// and whether it waits for another plan because of them.
 #[derive(Clone, Debug, Default)]
 struct Frame {
     payload: Option<Vec<u8>>,
     check_sum: u32,
+    reports: Arc<Reports>,
+    is_halted: bool,
 }
 
 impl Frame {
-    fn new(payload: Option<Vec<u8>>, tick: u64) -> Self {
+    fn new(payload: Option<Vec<u8>>, tick: u64, reports: Arc<Reports>, is_halted: bool) -> Self {
         let check_sum = check_sum(payload.as_deref(), tick);
-        Self { payload, check_sum }
+        Self {
+            payload,
+            check_sum,
+            reports,
+            is_halted,
+        }
     }
 
     fn is_whole(&self, tick: u64) -> bool {
@@ -102,10 +112,14 @@ pub(super) struct TickedRun<'a> {
     pub(super) nodes: TiVec<NodeId, NodeState>,
     links: TiVec<LinkId, VecDeque<Sent>>,
     pub(super) harm: Harm,
+    pub(super) knowledge: Knowledge,
     pub(super) waiting: BTreeMap<WaitingFrame, Vec<u8>>,
     /// The plan that runs now.
     pub(super) span: PlanSpan<'a>,
     pub(super) recoveries: Vec<Recovery>,
+    pub(super) stops: Vec<TimedEvent>,
+    /// The last tick up to which nodes wait for frames that do not come, after the end of the plan.
+    pub(super) waited_until: u64,
     /// Whether nodes that had reached their last tick have more to do.
     pub(super) is_extended: bool,
     propagation: f64,
@@ -122,9 +136,15 @@ pub(super) fn run<'a>(
     let latency = input.machine.latency_ticks;
     let clock = ClockSimulation::with_latency(network, &clocks, latency)?;
     // Before the first tick all nodes have sent idle frames.
+    let nothing_lost = Arc::new(Reports::default());
     let idle = (0..latency).map(|tick| Sent {
         at: f64::NEG_INFINITY,
-        frame: Some(Frame::new(None, tick.wrapping_sub(latency))),
+        frame: Some(Frame::new(
+            None,
+            tick.wrapping_sub(latency),
+            nothing_lost.clone(),
+            false,
+        )),
     });
     let idle: VecDeque<Sent> = idle.collect();
     let span = PlanSpan::new(input, input.plan, &entries, application.iterations);
@@ -143,9 +163,12 @@ pub(super) fn run<'a>(
         nodes: nodes.collect(),
         links: vec![idle; network.links().len()].into(),
         harm: Harm::new(network, input.injections),
+        knowledge: Knowledge::new(network),
         waiting: BTreeMap::new(),
         span,
         recoveries: Vec::new(),
+        stops: Vec::new(),
+        waited_until: 0,
         is_extended: false,
         propagation: clocks.propagation_ticks,
         frames: 0,
@@ -158,6 +181,7 @@ pub(super) fn run<'a>(
         ticks: run.span.end_tick,
         frames: run.frames,
         recoveries: run.recoveries,
+        stops: run.stops,
         fault,
     })
 }
@@ -165,7 +189,20 @@ pub(super) fn run<'a>(
 impl TickedRun<'_> {
     fn run(&mut self) -> Result<Option<RunFault>, RunError> {
         let mut queue = BinaryHeap::new();
-        self.forecast_all(&mut queue);
+        loop {
+            self.forecast_all(&mut queue);
+            let fault = self.run_to_end(&mut queue)?;
+            if fault.is_some() || !self.waits_for_notice()? {
+                return Ok(fault);
+            }
+        }
+    }
+
+    /// Up to the last tick of all nodes that run.
+    fn run_to_end(
+        &mut self,
+        queue: &mut BinaryHeap<Reverse<NextTick>>,
+    ) -> Result<Option<RunFault>, RunError> {
         while let Some(&Reverse(next)) = queue.peek() {
             // Up to the next change of a frequency all forecasts hold.
             if let Some(change) = self.clock.next_event().filter(|&time| time <= next.time) {
@@ -194,7 +231,7 @@ impl TickedRun<'_> {
                 return Ok(Some(fault));
             }
             if std::mem::take(&mut self.is_extended) {
-                self.forecast_all(&mut queue);
+                self.forecast_all(queue);
             } else {
                 queue.push(Reverse(self.forecast(next.node)));
             }
@@ -237,6 +274,13 @@ impl TickedRun<'_> {
     /// One tick of a node.
     fn tick(&mut self, node: NodeId, time: f64) -> Result<Option<RunFault>, RunError> {
         let tick = self.nodes[node].tick;
+        if let Some(fault) = self.decide(node, tick, time)? {
+            return Ok(Some(fault));
+        }
+        let is_told = self.knowledge.is_told(node) || self.is_left_out(node);
+        if tick == self.span.first_tick && !is_told {
+            return Err(RunError::Untold { node, tick });
+        }
         let mut sent: BTreeMap<LinkId, Vec<u8>> = BTreeMap::new();
         let mut expected: BTreeMap<LinkId, WaitingFrame> = BTreeMap::new();
         for (work, iteration) in self.work(node, tick) {
@@ -297,6 +341,9 @@ impl TickedRun<'_> {
         let Some(tick) = tick.checked_sub(first_tick) else {
             return Vec::new();
         };
+        if self.knowledge.is_halted(node) {
+            return Vec::new();
+        }
         let period = plan.period;
         let iterations = self.application.iterations - first_iteration;
         let state = &mut self.nodes[node];
@@ -331,7 +378,9 @@ impl TickedRun<'_> {
             }
             let payload = sent.remove(&link);
             self.frames += u64::from(payload.is_some());
-            let mut frame = Frame::new(payload, tick);
+            let reports = self.knowledge.reports[node].clone();
+            let is_halted = self.knowledge.is_halted(node);
+            let mut frame = Frame::new(payload, tick, reports, is_halted);
             let is_cut = self.harm.cuts(link, tick);
             let frame = match self.harm.of_frame(link, tick) {
                 _ if is_cut => None,
@@ -344,7 +393,7 @@ impl TickedRun<'_> {
             };
             self.links[link].push_back(Sent { at: time, frame });
             if self.harm.begins_to_cut(link, tick) {
-                self.clock.stop_link(link, time)?;
+                self.stop_clock(ClockEvent::StopLink(link), time)?;
             }
         }
         Ok(())
@@ -366,6 +415,7 @@ impl TickedRun<'_> {
             }
             let due = expected.remove(&link);
             let Err(kind) = self.take_frame(link, tick, time, due) else {
+                self.end_gap(link);
                 continue;
             };
             let fault = RunFault {
@@ -374,12 +424,8 @@ impl TickedRun<'_> {
                 link,
                 kind,
             };
-            if !self.recover(fault, due.is_some(), time)? {
+            if let Some(fault) = self.miss(fault, due.is_some()) {
                 return Ok(Some(fault));
-            }
-            if self.span.first_tick > tick {
-                // Nothing is due any more of what the plan before it had.
-                expected.clear();
             }
         }
         Ok(None)
@@ -393,18 +439,27 @@ impl TickedRun<'_> {
         due: Option<WaitingFrame>,
     ) -> Result<(), FaultKind> {
         let latency = self.input.machine.latency_ticks;
-        let sender = self.network.links()[link].from;
-        let sent = self.links[link].pop_front();
-        if sent.is_none() && self.nodes[sender].is_stopped {
-            return Err(FaultKind::Missing);
+        let LinkEnds { from, to: node } = self.network.links()[link];
+        let sent = self.links[link].pop_front().ok_or({
+            // A line with no signal on it looks other than one whose frames come too late.
+            match self.nodes[from].is_stopped {
+                true => FaultKind::Missing,
+                false => FaultKind::Underflow,
+            }
+        })?;
+        if sent.at + self.propagation > time {
+            return Err(FaultKind::Underflow);
         }
-        let arrived = sent.filter(|sent| sent.at + self.propagation <= time);
-        let Sent { frame, .. } = arrived.ok_or(FaultKind::Underflow)?;
-        let frame = frame.ok_or(FaultKind::Missing)?;
+        let frame = sent.frame.ok_or(FaultKind::Missing)?;
         if !frame.is_whole(tick.wrapping_sub(latency)) {
             return Err(FaultKind::Corrupt);
         }
-        let Some(key) = due else {
+        self.knowledge.hear(node, &frame.reports);
+        if frame.is_halted && tick >= self.span.first_tick + latency {
+            self.knowledge.halt(node);
+        }
+        // A neighbour that knows of lost tokens sends no others.
+        let Some(key) = due.filter(|_| !self.knowledge.is_halted(node)) else {
             return Ok(());
         };
 

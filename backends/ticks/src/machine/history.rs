@@ -33,6 +33,10 @@ impl History {
 
     /// The last bytes before a position, not more than the depth.
     pub(crate) fn before(&self, border: i128, count: usize) -> Vec<u8> {
+        assert!(
+            border - count as i128 >= self.start,
+            "what a border needs has been dropped"
+        );
         let end = self.index(border);
         let range = end.saturating_sub(count)..end;
         self.bytes.range(range).copied().collect()

@@ -19,6 +19,7 @@ mod events;
 mod frames;
 mod history;
 mod recovery;
+mod reports;
 mod ring;
 
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ use zbmd_ticks::{NodeId, TickContingencies, TickMachine, VerifiedPlan};
 use self::application::{Application, Parts};
 use self::calendar::calendars;
 pub use self::error::{FaultKind, FrameHarm, Injection, Recovery, Resumption, RunError, RunFault};
-use crate::clock::FillRange;
+use crate::clock::{FillRange, TimedEvent};
 
 /// How a run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +86,8 @@ pub struct RunOutcome {
     pub fills: Option<FillRange>,
     /// Faults that the run went on after.
     pub recoveries: Vec<Recovery>,
+    /// Nodes and links that stopped, in the order of time.
+    pub stops: Vec<TimedEvent>,
     /// What ended the run early.
     pub fault: Option<RunFault>,
 }

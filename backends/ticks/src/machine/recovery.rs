@@ -1,11 +1,24 @@
 //! What goes wrong in a run, and how it goes on.
 //!
-//! A node that misses a frame tells its neighbours, they tell theirs, and in a tick that all know of by then, all begin
-//! the plan for what is left, with the first iteration that was not complete. Until then they send idle frames. What
-//! iterations leave to later ones is kept outside of the machine as it is written, like the outputs of sinks, and so
+//! All that a node knows of a loss is which frames did not come to it, and what its neighbours know: that is in the head of
+//! each frame (`reports.rs`). A node that misses a frame with tokens, or is told that one was missed, does nothing but
+//! send idle frames from then on. In a tick that follows from the reports alone, and by which they have gone through the
+//! network, all nodes draw the same conclusions from them:
+//!
+//! - a link is lost if [`super::reports::WATCHED_FRAMES`] in a row did not come, and with it the one in the other direction;
+//!   nodes to which no way is left are lost too;
+//! - iterations are complete if the calendar has no tick of theirs from the tick on in which the first of the missing
+//!   frames was sent;
+//! - the plan for what is left begins in that tick, with the first iteration that is not complete.
+//!
+//! Where a loss divides the network, each part that has a plan for what it can reach could go on, with the same output; the
+//! largest of them is simulated.
+//!
+//! What iterations leave to later ones is kept outside of the machine as it is written, like the outputs of sinks, and so
 //! survives any loss; that takes no ticks here, and neither does bringing it back.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use zbmd_ir::TiVec;
 use zbmd_ticks::{LinkEnds, LinkId, Network, NodeId, TickLoss, VerifiedPlan};
@@ -13,7 +26,9 @@ use zbmd_ticks::{LinkEnds, LinkId, Network, NodeId, TickLoss, VerifiedPlan};
 use super::calendar::{Entry, Work, calendars};
 use super::error::{FaultKind, FrameHarm, Injection, Recovery, Resumption, RunFault};
 use super::frames::TickedRun;
+use super::reports::{Gap, GapStart, Reports, WATCHED_FRAMES};
 use super::{RunError, RunInput};
+use crate::clock::{ClockEvent, TimedEvent};
 
 /// A plan, and from when on it runs.
 #[derive(Clone, Debug)]
@@ -25,6 +40,8 @@ pub(super) struct PlanSpan<'a> {
     pub(super) first_iteration: u64,
     /// The tick after the last.
     pub(super) end_tick: u64,
+    /// The last tick of the plan's first iteration, counted from the plan's first tick.
+    last_entry: u64,
     /// Firings and frames of an iteration.
     steps: u64,
     /// Those that are not done yet of each iteration, from the first that is not complete.
@@ -54,10 +71,21 @@ impl<'a> PlanSpan<'a> {
             first_tick: 0,
             first_iteration: 0,
             end_tick: input.max_ticks.map_or(whole_run, |max| max.min(whole_run)),
+            last_entry: last,
             steps: all.filter(is_step).count() as u64,
             open: VecDeque::new(),
             committed: 0,
         }
+    }
+
+    /// Iterations that are complete if everything was done in ticks before this one.
+    fn complete_before(&self, tick: u64) -> u64 {
+        let last_of_first = self.first_tick + self.last_entry;
+        let complete = match tick.checked_sub(last_of_first + 1) {
+            Some(ticks) => ticks / self.plan.period + 1,
+            None => 0,
+        };
+        self.first_iteration + complete
     }
 
     /// A firing or a frame of an iteration is done. How many iterations are complete.
@@ -72,6 +100,104 @@ impl<'a> PlanSpan<'a> {
             self.committed += 1;
         }
         self.committed
+    }
+}
+
+/// Frames that do not come on a link, for as long as they do not.
+#[derive(Clone, Copy, Debug)]
+struct OpenGap {
+    start: GapStart,
+    gap: Gap,
+    /// The first of them.
+    fault: RunFault,
+}
+
+/// What nodes know of what goes wrong.
+#[derive(Clone, Debug)]
+pub(super) struct Knowledge {
+    /// All that each node knows.
+    pub(super) reports: TiVec<NodeId, Arc<Reports>>,
+    /// What has been dealt with.
+    settled: Arc<Reports>,
+    /// At the receiving ends of links.
+    gaps: BTreeMap<LinkId, OpenGap>,
+    /// The first fault that has been reported and not been dealt with.
+    pending: Option<RunFault>,
+    /// Ticks until all nodes know that a link is silent.
+    telling: BTreeMap<LinkId, u64>,
+    /// Nodes that know that tokens were lost, and wait for a plan.
+    halted: TiVec<NodeId, bool>,
+    /// Nodes that do not take part any more, because another part of the network goes on.
+    left_out: BTreeSet<NodeId>,
+}
+
+impl Knowledge {
+    pub(super) fn new(network: &Network) -> Self {
+        let settled = Arc::new(Reports::default());
+        Self {
+            reports: vec![settled.clone(); network.node_count()].into(),
+            settled,
+            gaps: BTreeMap::new(),
+            pending: None,
+            telling: BTreeMap::new(),
+            halted: vec![false; network.node_count()].into(),
+            left_out: BTreeSet::new(),
+        }
+    }
+
+    /// A node takes a frame with all that its neighbour knows.
+    pub(super) fn hear(&mut self, node: NodeId, told: &Arc<Reports>) {
+        let known = &mut self.reports[node];
+        if Arc::ptr_eq(known, told) || known.include(told) {
+            return;
+        }
+        if told.include(known) {
+            *known = told.clone();
+        } else {
+            Arc::make_mut(known).merge(told);
+        }
+    }
+
+    /// Whether a node sends nothing but idle frames, because tokens were lost.
+    pub(super) fn is_halted(&self, node: NodeId) -> bool {
+        self.halted[node]
+    }
+
+    /// A node is told by a neighbour that tokens were lost.
+    pub(super) fn halt(&mut self, node: NodeId) {
+        self.halted[node] = true;
+    }
+
+    /// Whether a node knows of something that has not been dealt with.
+    fn has_open(&self, node: NodeId) -> bool {
+        let known = &self.reports[node];
+        !Arc::ptr_eq(known, &self.settled) && known.open(&self.settled).next().is_some()
+    }
+
+    /// Whether a node has heard of all that has been dealt with.
+    pub(super) fn is_told(&self, node: NodeId) -> bool {
+        let known = &self.reports[node];
+        Arc::ptr_eq(known, &self.settled) || known.include(&self.settled)
+    }
+
+    /// All that a node knows has been dealt with.
+    fn settle(&mut self, node: NodeId) {
+        self.settled = self.reports[node].clone();
+        for known in &mut self.reports {
+            if **known == *self.settled {
+                *known = self.settled.clone();
+            }
+        }
+        for (known, is_halted) in self.reports.iter().zip(&mut self.halted) {
+            *is_halted = known.open(&self.settled).any(|(_, gap)| gap.has_tokens);
+        }
+        self.telling.clear();
+        self.gaps.retain(|_, open| open.gap.frames < WATCHED_FRAMES);
+    }
+
+    /// Nothing that is known has yet to be dealt with, by anybody.
+    fn is_quiet(&self) -> bool {
+        self.pending.is_none() && self.gaps.is_empty()
     }
 }
 
@@ -139,7 +265,14 @@ impl Harm {
 impl<'a> TickedRun<'a> {
     pub(super) fn stop(&mut self, node: NodeId, time: f64) -> Result<(), RunError> {
         self.nodes[node].is_stopped = true;
-        self.clock.stop_node_at(node, time)?;
+        self.stop_clock(ClockEvent::StopNode(node), time)
+    }
+
+    /// A node or a link stops in the simulation of the clocks.
+    pub(super) fn stop_clock(&mut self, event: ClockEvent, time: f64) -> Result<(), RunError> {
+        let stop = TimedEvent { time, event };
+        self.clock.apply(stop)?;
+        self.stops.push(stop);
         Ok(())
     }
 
@@ -147,62 +280,200 @@ impl<'a> TickedRun<'a> {
     pub(super) fn finish(&mut self, iteration: u64) {
         let before = self.span.committed;
         let committed = self.span.finish(iteration);
-        if committed > before {
-            self.application.commit(committed);
+        if committed > before && self.input.contingencies.is_some() && self.knowledge.is_quiet() {
+            // Other nodes may be behind, by less than a latency for each hop, and have yet to notice what goes wrong there.
+            let hops = self.network.node_count() as u64 + 1;
+            let ticks = hops * (self.input.machine.latency_ticks + 1);
+            let iterations = ticks / self.span.plan.period + 1;
+            self.application
+                .commit(committed.saturating_sub(iterations));
         }
     }
 
-    /// Finds a way to go on after a fault, which may have taken tokens along. Whether there is one.
-    pub(super) fn recover(
-        &mut self,
-        fault: RunFault,
-        has_taken_tokens: bool,
-        time: f64,
-    ) -> Result<bool, RunError> {
-        let Some(contingencies) = self.input.contingencies else {
-            return Ok(false);
-        };
-        if ![FaultKind::Missing, FaultKind::Corrupt].contains(&fault.kind) {
-            // The link's latency is not what it was: clock control has failed.
-            return Ok(false);
+    /// A node misses a frame, or finds one that is wrong. What ends the run, if it cannot go on.
+    pub(super) fn miss(&mut self, fault: RunFault, has_tokens: bool) -> Option<RunFault> {
+        let is_survivable = [FaultKind::Missing, FaultKind::Corrupt].contains(&fault.kind);
+        if self.input.contingencies.is_none() || !is_survivable {
+            // After an over- or underflow the latency is not what it was: clock control has failed.
+            return Some(fault);
         }
 
-        let lost = self.diagnose(fault);
-        if let Some(lost) = lost {
-            self.take_down(lost, time)?;
+        let RunFault {
+            node, tick, link, ..
+        } = fault;
+        self.knowledge.halted[node] |= has_tokens;
+        let start = GapStart { tick, link };
+        let gap = Gap::default();
+        let open = self
+            .knowledge
+            .gaps
+            .entry(link)
+            .or_insert(OpenGap { start, gap, fault });
+        if open.gap.frames == WATCHED_FRAMES {
+            // The link is known to be silent, and a plan that has tokens on it will end: reports need not change any more.
+            return None;
         }
-        let plan = self.span.plan;
-        let is_hit = lost.is_some_and(|lost| lost.is_used_by(plan, self.network));
-        let is_complete = self.span.committed == self.application.iterations;
-        let mut resumption = None;
-        if (is_hit || has_taken_tokens) && !is_complete {
-            let usable = match is_hit {
-                true => contingencies.find(self.network, &self.harm.lost),
-                false => Some(plan),
-            };
-            let Some(plan) = usable else {
-                return Ok(false);
-            };
-            resumption = Some(self.resume(plan, fault, lost)?);
+        open.gap.frames += 1;
+        open.gap.has_tokens |= has_tokens;
+        let OpenGap { start, gap, fault } = *open;
+        // One frame without tokens harms nobody.
+        if gap.has_tokens || gap.frames == WATCHED_FRAMES {
+            let reports = Arc::make_mut(&mut self.knowledge.reports[node]);
+            if reports.add(start, gap) {
+                self.knowledge.pending.get_or_insert(fault);
+            }
         }
-        self.recoveries.push(Recovery {
-            fault,
-            lost,
-            resumption,
-        });
+        self.extend_to(tick + WATCHED_FRAMES + 1);
+        None
+    }
+
+    /// A frame came as it should.
+    pub(super) fn end_gap(&mut self, link: LinkId) {
+        let Some(OpenGap { gap, fault, .. }) = self.knowledge.gaps.remove(&link) else {
+            return;
+        };
+        if !gap.has_tokens && gap.frames < WATCHED_FRAMES {
+            self.recoveries.push(Recovery {
+                fault,
+                lost: Vec::new(),
+                resumption: None,
+            });
+        }
+    }
+
+    /// Whether all nodes have reached their last tick, but not all iterations are complete, so that a loss has yet to be
+    /// noticed.
+    pub(super) fn waits_for_notice(&mut self) -> Result<bool, RunError> {
+        let end_tick = self.span.end_tick;
+        let is_cut_short = self.input.max_ticks.is_some_and(|max| end_tick >= max);
+        let (complete, iterations) = (self.span.committed, self.application.iterations);
+        if self.input.contingencies.is_none() || is_cut_short || complete == iterations {
+            return Ok(false);
+        }
+        if end_tick == self.waited_until {
+            return Err(RunError::Abandoned {
+                complete,
+                iterations,
+            });
+        }
+        self.extend_to(end_tick + self.input.machine.latency_ticks + WATCHED_FRAMES + 1);
+        self.waited_until = self.span.end_tick;
+        self.is_extended = false;
         Ok(true)
     }
 
-    /// What is lost for good: the node, if it sends nothing on any link; the link, if it is only that one. The next ticks
-    /// show it, and nobody uses what they learn before these are over.
-    fn diagnose(&self, fault: RunFault) -> Option<TickLoss> {
-        let sender = self.network.links()[fault.link].from;
-        if self.nodes[sender].is_stopped {
-            return Some(TickLoss::Node(sender));
+    /// Nodes go on up to a tick at least.
+    fn extend_to(&mut self, tick: u64) {
+        let end_tick = self.input.max_ticks.map_or(tick, |max| max.min(tick));
+        if end_tick > self.span.end_tick {
+            self.span.end_tick = end_tick;
+            self.is_extended = true;
         }
-        let sent = fault.tick.checked_sub(self.input.machine.latency_ticks)?;
-        let is_cut = self.harm.cuts(fault.link, sent);
-        is_cut.then(|| TickLoss::of_link(self.network, fault.link))
+    }
+
+    /// Whether a node does not take part any more.
+    pub(super) fn is_left_out(&self, node: NodeId) -> bool {
+        self.knowledge.left_out.contains(&node) || self.harm.lost.contains(&TickLoss::Node(node))
+    }
+
+    /// The tick in which a node draws its conclusions, if it knows of anything: all that it knows is known to all by then.
+    fn decision_tick(&mut self, node: NodeId) -> Option<u64> {
+        if !self.knowledge.has_open(node) {
+            return None;
+        }
+        let known = self.knowledge.reports[node].clone();
+        let settled = self.knowledge.settled.clone();
+        let ticks = known.open(&settled).map(|(start, _)| {
+            let known_ticks = self.knowledge.telling.get(&start.link).copied();
+            let telling = known_ticks.unwrap_or_else(|| self.ticks_to_tell(start.link));
+            self.knowledge.telling.insert(start.link, telling);
+            start.tick + WATCHED_FRAMES + telling
+        });
+        ticks.max()
+    }
+
+    /// A node draws its conclusions if it is time. What ends the run, if no part of the network has a plan.
+    pub(super) fn decide(
+        &mut self,
+        node: NodeId,
+        tick: u64,
+        time: f64,
+    ) -> Result<Option<RunFault>, RunError> {
+        let Some(contingencies) = self.input.contingencies else {
+            return Ok(None);
+        };
+        if self.is_left_out(node) {
+            return Ok(None);
+        }
+        let Some(decision_tick) = self.decision_tick(node) else {
+            return Ok(None);
+        };
+        self.extend_to(decision_tick + 1);
+        if tick < decision_tick {
+            return Ok(None);
+        }
+
+        let Some(leading) = self.leading_part() else {
+            return Ok(self.knowledge.pending);
+        };
+        if !leading.contains(&node) {
+            self.knowledge.left_out.insert(node);
+            return Ok(None);
+        }
+        let known = self.knowledge.reports[node].clone();
+        let silent = known.silent_links();
+        let lost = self.losses(&self.part_of(node, &silent), &silent);
+        let settled = self.knowledge.settled.clone();
+        let (mut first_tick, mut has_tokens) = (u64::MAX, false);
+        for (start, gap) in known.open(&settled) {
+            first_tick = first_tick.min(start.tick);
+            has_tokens |= gap.has_tokens;
+        }
+        // From this tick on of its sender the first frame was missing.
+        let missing_from = first_tick.saturating_sub(self.input.machine.latency_ticks);
+        let iterations = self.application.iterations;
+        let complete = self.span.complete_before(missing_from).min(iterations);
+        assert!(
+            complete <= self.span.committed,
+            "the calendar is ahead of the nodes"
+        );
+
+        let plan = self.span.plan;
+        let is_hit = lost.iter().any(|loss| loss.is_used_by(plan, self.network));
+        let mut resumption = None;
+        if (is_hit || has_tokens) && complete < iterations {
+            let Some(plan) = contingencies.find(self.network, &lost) else {
+                return Ok(self.knowledge.pending);
+            };
+            let plan = if is_hit { plan } else { self.span.plan };
+            resumption = Some(self.resume(plan, tick, complete));
+        }
+        self.settle(node, lost, resumption, time)?;
+        Ok(None)
+    }
+
+    /// What a node knows has been dealt with.
+    fn settle(
+        &mut self,
+        node: NodeId,
+        lost: Vec<TickLoss>,
+        resumption: Option<Resumption>,
+        time: f64,
+    ) -> Result<(), RunError> {
+        let mut new = lost.clone();
+        new.retain(|loss| !self.harm.lost.contains(loss));
+        for &loss in &new {
+            self.take_down(loss, time)?;
+        }
+        self.knowledge.settle(node);
+        if let Some(fault) = self.knowledge.pending.take() {
+            self.recoveries.push(Recovery {
+                fault,
+                lost: new,
+                resumption,
+            });
+        }
+        Ok(())
     }
 
     /// Nobody sends or expects anything on lost links any more.
@@ -211,25 +482,20 @@ impl<'a> TickedRun<'a> {
         for link in self.network.links().keys() {
             if lost.takes_link(self.network, link) && !self.harm.is_down[link] {
                 self.harm.is_down[link] = true;
-                self.clock.stop_link(link, time)?;
+                self.knowledge.gaps.remove(&link);
+                self.stop_clock(ClockEvent::StopLink(link), time)?;
             }
         }
         Ok(())
     }
 
-    /// Begins a plan with the first iteration that is not complete, in a tick by which all nodes have been told.
-    fn resume(
-        &mut self,
-        plan: &'a VerifiedPlan,
-        fault: RunFault,
-        lost: Option<TickLoss>,
-    ) -> Result<Resumption, RunError> {
-        let iteration = self.span.committed;
+    /// Begins a plan with an iteration, in a tick of all nodes.
+    fn resume(&mut self, plan: &'a VerifiedPlan, tick: u64, iteration: u64) -> Resumption {
         let durations = self.input.machine.durations(self.input.graph);
         let entries = calendars(plan, self.input.machine, self.network, &durations);
         let left = self.application.iterations - iteration;
         let mut span = PlanSpan::new(self.input, plan, &entries, left);
-        span.first_tick = fault.tick + 1 + self.ticks_to_tell(fault.node, lost);
+        span.first_tick = tick;
         span.first_iteration = iteration;
         span.committed = iteration;
         span.end_tick += span.first_tick;
@@ -243,37 +509,97 @@ impl<'a> TickedRun<'a> {
             state.entries = entries;
             state.cursor = 0;
         }
-        let resumption = Resumption {
-            iteration,
-            tick: span.first_tick,
-            period: plan.period,
-        };
         self.span = span;
         self.is_extended = true;
-        Ok(resumption)
+        Resumption {
+            iteration,
+            tick,
+            period: plan.period,
+        }
+    }
+}
+
+/// Which nodes can reach each other, and how far they are.
+impl TickedRun<'_> {
+    /// The nodes that a node can reach and hear of, if so many links are silent.
+    fn part_of(&self, node: NodeId, silent: &BTreeSet<LinkId>) -> BTreeSet<NodeId> {
+        self.nodes_around(node, |link| {
+            let is_silent = |link: LinkId| silent.contains(&link) || self.harm.is_down[link];
+            let reverse = self.network.reverse(link);
+            !is_silent(link) && !reverse.is_some_and(is_silent)
+        })
     }
 
-    /// Ticks until all nodes know of a fault. The other end of a lost link notices it when nothing comes back, and tells
-    /// the nodes that only it can reach.
-    fn ticks_to_tell(&self, node: NodeId, lost: Option<TickLoss>) -> u64 {
-        let tick_of_hop = self.input.machine.latency_ticks + 1;
-        let others = match lost {
-            None => vec![node],
-            Some(TickLoss::Node(lost)) => {
-                let links = self.network.outgoing(lost).iter();
-                links.map(|&link| self.network.links()[link].to).collect()
+    /// All nodes that can be reached over some of the links.
+    fn nodes_around(&self, node: NodeId, is_usable: impl Fn(LinkId) -> bool) -> BTreeSet<NodeId> {
+        let mut part = BTreeSet::from([node]);
+        let mut reached = vec![node];
+        while let Some(node) = reached.pop() {
+            for &link in self.network.outgoing(node) {
+                let next = self.network.links()[link].to;
+                if is_usable(link) && part.insert(next) {
+                    reached.push(next);
+                }
             }
-            Some(TickLoss::Link(link)) => {
-                let LinkEnds { from, to } = self.network.links()[link];
-                vec![from, to]
-            }
+        }
+        part
+    }
+
+    /// What is lost to a part of the network in which some links are silent: links within it, and all other nodes.
+    fn losses(&self, part: &BTreeSet<NodeId>, silent: &BTreeSet<LinkId>) -> Vec<TickLoss> {
+        let others = self.network.nodes().filter(|node| !part.contains(node));
+        let links = silent.iter().filter(|&&link| {
+            let LinkEnds { from, to } = self.network.links()[link];
+            part.contains(&from) && part.contains(&to)
+        });
+        let links: BTreeSet<TickLoss> = links
+            .map(|&link| TickLoss::of_link(self.network, link))
+            .collect();
+        others.map(TickLoss::Node).chain(links).collect()
+    }
+
+    /// The largest part of the network that has a plan for what it can reach; of equally large ones that with the lowest
+    /// node. Known to the simulation only: it decides which part is looked at, and what that does follows from its reports.
+    fn leading_part(&self) -> Option<BTreeSet<NodeId>> {
+        let contingencies = self.input.contingencies?;
+        let links = self.network.links();
+        let is_lost = |link: LinkId| {
+            let LinkEnds { from, to } = links[link];
+            let is_cut = self.harm.cuts(link, self.nodes[from].tick);
+            is_cut || self.nodes[from].is_stopped || self.nodes[to].is_stopped
         };
-        let farthest = others.into_iter().map(|end| self.farthest_hops(end)).max();
-        (farthest.unwrap_or(0) + 1) * tick_of_hop
+        let lost: BTreeSet<LinkId> = links.keys().filter(|&link| is_lost(link)).collect();
+        let mut parts: Vec<BTreeSet<NodeId>> = Vec::new();
+        for (node, state) in self.nodes.iter_enumerated() {
+            if !state.is_stopped && !parts.iter().any(|part| part.contains(&node)) {
+                parts.push(self.part_of(node, &lost));
+            }
+        }
+        parts.sort_by_key(|part| std::cmp::Reverse(part.len()));
+        parts.into_iter().find(|part| {
+            let losses = self.losses(part, &lost);
+            contingencies.find(self.network, &losses).is_some()
+        })
     }
 
-    /// Hops to the farthest node that can still be reached.
-    fn farthest_hops(&self, from: NodeId) -> u64 {
+    /// Ticks until all nodes know that a link is silent, whether it or its sender is lost: both ends, or all neighbours of
+    /// the sender, notice that, and tell the nodes that they can reach.
+    fn ticks_to_tell(&self, link: LinkId) -> u64 {
+        let LinkEnds { from, to } = self.network.links()[link];
+        let of_link = [from, to].map(|end| {
+            let lost = TickLoss::of_link(self.network, link);
+            self.farthest_hops(end, lost)
+        });
+        let of_node = self.network.outgoing(from).iter().map(|&link| {
+            let neighbour = self.network.links()[link].to;
+            self.farthest_hops(neighbour, TickLoss::Node(from))
+        });
+        let farthest = of_node.chain(of_link).max().unwrap_or(0);
+        (farthest + 1) * (self.input.machine.latency_ticks + 1)
+    }
+
+    /// Hops to the farthest node that can still be reached if something more is lost.
+    fn farthest_hops(&self, from: NodeId, lost: TickLoss) -> u64 {
         let mut hops: TiVec<NodeId, Option<u64>> = vec![None; self.network.node_count()].into();
         hops[from] = Some(0);
         let mut reached = VecDeque::from([(from, 0)]);
@@ -282,7 +608,8 @@ impl<'a> TickedRun<'a> {
             farthest = distance;
             for &link in self.network.outgoing(node) {
                 let next = self.network.links()[link].to;
-                if !self.harm.is_down[link] && hops[next].is_none() {
+                let is_lost = lost.takes_link(self.network, link);
+                if !is_lost && !self.harm.is_down[link] && hops[next].is_none() {
                     hops[next] = Some(distance + 1);
                     reached.push_back((next, distance + 1));
                 }

@@ -11,11 +11,10 @@ use crate::output::single_error;
 
 /// Writes the tick calendar as SVG, or with those of all losses as a page of HTML, by the ending of the file.
 pub(super) fn write_drawing(path: &Path, simulated: &Simulated) -> Result<(), Diagnostics> {
-    let draw = |plan: &VerifiedPlan| tick_drawing(&simulated.graph, &simulated.machine, plan);
     let ending = path.extension().and_then(|ending| ending.to_str());
     let text = match ending {
-        Some("svg") => draw(&simulated.plan),
-        Some("html") => page(simulated, draw),
+        Some("svg") => draw(simulated, &simulated.plan),
+        Some("html") => page(simulated),
         _ => {
             let message = format!("cannot draw a calendar as `{}`", path.display());
             let help = "give a file that ends in .svg or .html";
@@ -25,8 +24,12 @@ pub(super) fn write_drawing(path: &Path, simulated: &Simulated) -> Result<(), Di
     write_file(path, text.as_bytes())
 }
 
+fn draw(simulated: &Simulated, plan: &VerifiedPlan) -> String {
+    tick_drawing(&simulated.graph, &simulated.machine, plan)
+}
+
 /// A page that needs no other file.
-fn page(simulated: &Simulated, draw: impl Fn(&VerifiedPlan) -> String) -> String {
+pub(super) fn page(simulated: &Simulated) -> String {
     let mut html = "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
         <title>Tick calendars</title>\n\
         <style>body { font-family: sans-serif; margin: 1.5em; max-width: 72em; }</style>\n"
@@ -41,7 +44,7 @@ fn page(simulated: &Simulated, draw: impl Fn(&VerifiedPlan) -> String) -> String
         scheduled.plan.period,
         scheduled.bound,
         scheduled.latency,
-        draw(&simulated.plan)
+        draw(simulated, &simulated.plan)
     );
     let losses = simulated.losses.iter();
     for entry in losses.flat_map(|losses| losses.table.list()) {
@@ -49,7 +52,7 @@ fn page(simulated: &Simulated, draw: impl Fn(&VerifiedPlan) -> String) -> String
             html,
             "<h2>Without {}</h2>\n{}",
             super::losses::name(&simulated.network, entry.lost),
-            draw(&entry.plan)
+            draw(simulated, &entry.plan)
         );
     }
     html.push_str("</html>\n");

@@ -136,8 +136,14 @@ pub(super) fn write_plans(text: &mut String, network: &Network, plans: &LossPlan
 pub(super) fn write_recoveries(text: &mut String, network: &Network, recoveries: &[Recovery]) {
     for recovery in recoveries {
         let _ = write!(text, "fault        {}", recovery.fault);
-        if let Some(lost) = recovery.lost {
-            let _ = write!(text, ": {} is lost", name(network, lost));
+        let lost: Vec<String> = recovery
+            .lost
+            .iter()
+            .map(|&lost| name(network, lost))
+            .collect();
+        let verb = if lost.len() == 1 { "is" } else { "are" };
+        if !lost.is_empty() {
+            let _ = write!(text, ": {} {verb} lost", lost.join(", "));
         }
         let _ = match recovery.resumption {
             Some(resumed) => writeln!(
@@ -145,7 +151,7 @@ pub(super) fn write_recoveries(text: &mut String, network: &Network, recoveries:
                 "\nresumed      in tick {} with iteration {}, period {} ticks",
                 resumed.tick, resumed.iteration, resumed.period
             ),
-            None => writeln!(text, "; no token was on it, and the plan stays"),
+            None => writeln!(text, "; no token was lost, and the plan stays"),
         };
     }
 }
