@@ -196,12 +196,60 @@ pub(crate) fn place(
 ) -> PlacedClusters {
     let placed = place_on_few_devices(problem, loads, allowed, goal, control);
     let asks_for_period_alone = goal.pipelined && goal.objective == Objective::PERIOD;
-    match placed.estimate {
-        Some(estimate) if asks_for_period_alone => {
-            place_in_few_stages(problem, loads, placed, estimate, goal, control)
+    let Some(estimate) = placed.estimate.filter(|_| asks_for_period_alone) else {
+        return placed;
+    };
+
+    let in_few_stages = place_in_few_stages(problem, loads, placed, estimate, goal, control);
+    let Some(estimate) = in_few_stages.estimate else {
+        return in_few_stages;
+    };
+    match search_harder(
+        problem,
+        loads,
+        &in_few_stages.devices,
+        estimate,
+        goal,
+        control,
+    ) {
+        Some((quicker, estimate)) => {
+            place_in_few_stages(problem, loads, quicker, estimate, goal, control)
         }
-        _ => placed,
+        None => in_few_stages,
     }
+}
+
+/// A placement on the same devices that a longer search finds, if the one known loses more to it than plans may lose
+/// for fewer stages. Searched is only where the bound leaves room for that, and where it takes a fraction of a second.
+fn search_harder(
+    problem: &BlockProblem<'_>,
+    loads: &ClusterLoads,
+    known: &[DeviceId],
+    estimate: Estimate,
+    goal: PlacementGoal,
+    control: &mut Control<'_>,
+) -> Option<(PlacedClusters, Estimate)> {
+    let devices = used_devices(known);
+    let loses_to = |cost| estimate.cost > cost::percent_more(cost, MAX_PERIOD_LOSS_PERCENT);
+    let is_small = loads.len() < THOROUGH_CLUSTERS.end && devices.len() <= FEW_DEVICES;
+    if problem.options.level != Level::Fast || !is_small || !loses_to(estimate.bound) {
+        return None;
+    }
+
+    let placement_problem = placement_problem(problem, loads, &devices, goal);
+    let found = assign::solve_by_annealing(&placement_problem, control).ok()?;
+    if !loses_to(found.evaluation.cost) {
+        return None;
+    }
+    let placed = PlacedClusters::found(&found, &devices, estimate.bound);
+    let estimate = placed.estimate?;
+    Some((placed, estimate))
+}
+
+/// The devices of a placement, in their order.
+fn used_devices(placement: &[DeviceId]) -> Vec<DeviceId> {
+    let used: BTreeSet<DeviceId> = placement.iter().copied().collect();
+    used.into_iter().collect()
 }
 
 /// The placement on the same devices with the fewest stages, of those whose period is at most
@@ -215,8 +263,7 @@ fn place_in_few_stages(
     control: &mut Control<'_>,
 ) -> PlacedClusters {
     // The devices stay: what a stage less is worth is not weighed against a device more.
-    let used: BTreeSet<DeviceId> = found.devices.iter().copied().collect();
-    let devices: Vec<DeviceId> = used.into_iter().collect();
+    let devices = used_devices(&found.devices);
     let mut placement_problem = placement_problem(problem, loads, &devices, goal);
     let index_of = |device| devices.binary_search(device).unwrap_or(0) as u32;
     let placement: Vec<u32> = found.devices.iter().map(index_of).collect();

@@ -137,7 +137,7 @@ pub fn solve(
     level: Level,
     control: &mut Control<'_>,
 ) -> Result<Assignment, AssignError> {
-    search(problem, level, true, control)
+    search(problem, &placement_limits(level), true, control)
 }
 
 /// As [`solve`], and the same placement, with less time spent on the bound.
@@ -149,22 +149,38 @@ pub(crate) fn solve_unproved(
     level: Level,
     control: &mut Control<'_>,
 ) -> Result<Assignment, AssignError> {
-    search(problem, level, false, control)
+    search(problem, &placement_limits(level), false, control)
+}
+
+/// As [`solve_unproved`] at [`Level::Balanced`], without the linear program: what a placement gains for a fraction of
+/// the time.
+///
+/// # Errors
+/// As [`solve`].
+pub(crate) fn solve_by_annealing(
+    problem: &PlacementProblem,
+    control: &mut Control<'_>,
+) -> Result<Assignment, AssignError> {
+    let limits = PlacementLimits {
+        nodes: 0,
+        variables: 0,
+        ..placement_limits(Level::Balanced)
+    };
+    search(problem, &limits, false, control)
 }
 
 fn search(
     problem: &PlacementProblem,
-    level: Level,
+    limits: &PlacementLimits,
     wants_bound: bool,
     control: &mut Control<'_>,
 ) -> Result<Assignment, AssignError> {
     problem.validate()?;
     let merged = MergedProblem::of(problem)?;
-    let limits = placement_limits(level);
     let mut placement_search = PlacementSearch {
         problem,
         merged: &merged,
-        limits: &limits,
+        limits,
         bound: cost_bound(problem, &merged, u64::MAX),
         work: 0,
     };
