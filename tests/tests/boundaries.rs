@@ -69,7 +69,10 @@ fn crates_import_only_what_the_design_allows() {
                 "compiler",
             ],
         ),
-        ("executor", &["ir", "devices", "hal", "op", "supervise"]),
+        (
+            "executor",
+            &["ir", "devices", "hal", "op", "supervise", "wire"],
+        ),
         ("executor/cli", &["ir", "backends", "executor", "live"]),
         (
             "executor/live",

@@ -252,13 +252,24 @@ fn peer_of(socket: &TcpStream) -> SocketAddr {
 }
 
 fn nonce(peer: SocketAddr) -> Result<[u8; NONCE_BYTES], HandshakeError> {
-    let failed = |source: std::io::Error| HandshakeError::System { peer, source };
-    let mut nonce = [0; NONCE_BYTES];
+    random().map_err(|source| HandshakeError::System { peer, source })
+}
+
+/// A number for a run that no other has.
+///
+/// # Errors
+/// The system has no random numbers.
+pub fn new_run() -> std::io::Result<u128> {
+    random().map(u128::from_le_bytes)
+}
+
+/// Bytes that nobody can guess.
+fn random<const BYTES: usize>() -> std::io::Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
     let mut done = 0;
-    while done < NONCE_BYTES {
+    while done < BYTES {
         let flags = rustix::rand::GetRandomFlags::empty();
-        done += rustix::rand::getrandom(&mut nonce[done..], flags)
-            .map_err(|error| failed(error.into()))?;
+        done += rustix::rand::getrandom(&mut bytes[done..], flags)?;
     }
-    Ok(nonce)
+    Ok(bytes)
 }
