@@ -185,7 +185,6 @@ pub(super) fn open(
     let wires_stop = stop.try_clone().map_err(failed)?;
     let mut wires = Wires::new(spec.epoch, wires_stop, spec.checksums);
     let mut places = RingPlaces(Vec::new());
-    let sends = checksum::sends(plan);
     let deadline = Deadline::after(OPEN_LIMIT);
 
     for wire in planned {
@@ -199,30 +198,8 @@ pub(super) fn open(
             true => StepStop::Stopped,
             false => wire_fault(format!("no wire to {peer}: {error}")),
         })?;
-        let mut specs = Vec::with_capacity(wire.rings.len());
-        for ring in &wire.rings {
-            let buffer = &plan.buffers[plan.rings[*ring].buffer];
-            let token_bytes = loaded.program.graph.channels[buffer.channel].token.bytes();
-            specs.push(RingSpec {
-                ring: ring.0,
-                token_bytes,
-                block_tokens: buffer.block_tokens,
-                blocks: u64::from(buffer.blocks),
-                sends: sends[*ring].iter().map(|(from, end)| end - from).collect(),
-            });
-            places.0.push(RingPlace {
-                base: match wire.side {
-                    Side::Sends => std::ptr::null_mut(),
-                    Side::Receives => memory
-                        .base(buffer)
-                        .wrapping_add((buffer.head_tokens * token_bytes) as usize),
-                },
-                stride_bytes: buffer.stride_bytes as usize,
-                blocks: u64::from(buffer.blocks),
-                block_tokens: buffer.block_tokens,
-                token_bytes: token_bytes as usize,
-            });
-        }
+        let specs = ring_specs(loaded, plan, &wire);
+        places.add(loaded, plan, memory, &wire);
         let added = wires.add(socket, peer, wire.side, specs);
         added.map_err(|error| wire_fault(error.to_string()))?;
     }
@@ -237,6 +214,46 @@ pub(super) fn open(
     WIRES.with_borrow_mut(|wires| *wires = Some(worker_wires));
     duties::set(Some(attend));
     Ok(Some(OpenWires(())))
+}
+
+/// What both ends know of a wire's rings.
+fn ring_specs(loaded: &LoadedProgram, plan: &Plan, wire: &WirePlan) -> Vec<RingSpec> {
+    let sends = checksum::sends(plan);
+    let specs = wire.rings.iter().map(|ring| {
+        let buffer = &plan.buffers[plan.rings[*ring].buffer];
+        let channel = &loaded.program.graph.channels[buffer.channel];
+        let ranges = sends[*ring].iter();
+        RingSpec {
+            ring: ring.0,
+            token_bytes: channel.token.bytes(),
+            block_tokens: buffer.block_tokens,
+            blocks: u64::from(buffer.blocks),
+            sends: ranges.map(|(from, end)| end - from).collect(),
+        }
+    });
+    specs.collect()
+}
+
+impl RingPlaces {
+    /// Adds the places of a wire's rings.
+    fn add(&mut self, loaded: &LoadedProgram, plan: &Plan, memory: &WorkerMemory, wire: &WirePlan) {
+        for ring in &wire.rings {
+            let buffer = &plan.buffers[plan.rings[*ring].buffer];
+            let channel = &loaded.program.graph.channels[buffer.channel];
+            let token_bytes = channel.token.bytes();
+            let head_bytes = (buffer.head_tokens * token_bytes) as usize;
+            self.0.push(RingPlace {
+                base: match wire.side {
+                    Side::Sends => std::ptr::null_mut(),
+                    Side::Receives => memory.base(buffer).wrapping_add(head_bytes),
+                },
+                stride_bytes: buffer.stride_bytes as usize,
+                blocks: u64::from(buffer.blocks),
+                block_tokens: buffer.block_tokens,
+                token_bytes: token_bytes as usize,
+            });
+        }
+    }
 }
 
 /// The connection of one wire: the sender dials, the receiver is dialed.

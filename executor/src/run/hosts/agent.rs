@@ -331,26 +331,7 @@ impl AgentRun {
         }
 
         self.switchboard.begin(self.run, spec.epoch, Some(plan_sum));
-        let memory = EpochMemory::create(&loaded.program.graph, plan, &spec);
-        let memory = Arc::new(memory.map_err(|error| error.to_string())?);
-        border::write_start(&memory, &start.into_iter().collect());
-        let decisions = SessionMemory::create(&vec![(0, 1)]);
-        let decisions = decisions.map_err(|error| error.to_string())?;
-        decisions.arrivals.open(spec.epoch);
-        let reported = calendars.iter().map(|calendar| {
-            Mutex::new(Reported {
-                calendar: *calendar as usize,
-                periods: None,
-                border: 0,
-            })
-        });
-        let epoch = Arc::new(AgentEpoch {
-            loaded: Arc::clone(loaded),
-            spec: Arc::from(spec),
-            memory,
-            session_memory: Arc::new(decisions),
-            calendars: reported.collect(),
-        });
+        let epoch = Arc::new(AgentEpoch::create(loaded, *spec, start, &calendars)?);
         *self.present() = Some(Arc::clone(&epoch));
         let wiring = Arc::new(Wiring {
             run: self.run,
@@ -463,6 +444,37 @@ impl AgentRun {
 }
 
 impl AgentEpoch {
+    /// This host's memory of an epoch that has been checked.
+    fn create(
+        loaded: &Arc<LoadedProgram>,
+        spec: EpochSpec,
+        start: Vec<Vec<u8>>,
+        calendars: &[u32],
+    ) -> Result<Self, String> {
+        let plan = &loaded.program.plans[spec.plan];
+        let memory = EpochMemory::create(&loaded.program.graph, plan, &spec);
+        let memory = memory.map_err(|error| error.to_string())?;
+        border::write_start(&memory, &start.into_iter().collect());
+        let decisions = SessionMemory::create(&vec![(0, 1)]);
+        let decisions = decisions.map_err(|error| error.to_string())?;
+        decisions.arrivals.open(spec.epoch);
+
+        let reported = calendars.iter().map(|calendar| {
+            Mutex::new(Reported {
+                calendar: *calendar as usize,
+                periods: None,
+                border: 0,
+            })
+        });
+        Ok(Self {
+            loaded: Arc::clone(loaded),
+            spec: Arc::new(spec),
+            memory: Arc::new(memory),
+            session_memory: Arc::new(decisions),
+            calendars: reported.collect(),
+        })
+    }
+
     /// The tokens that a calendar's device keeps, in an area.
     fn tokens(&self, calendar: usize, area: Area) -> message::SavedTokens {
         let plan = &self.loaded.program.plans[self.spec.plan];
