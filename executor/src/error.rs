@@ -111,6 +111,14 @@ pub enum EngineError {
         /// How many there are.
         count: usize,
     },
+    /// A host cannot take part in the run.
+    #[error("host {host}: {why}")]
+    Host {
+        /// The host; `here` for the one that the run is started on.
+        host: String,
+        /// What is wrong, and what to do about it.
+        why: String,
+    },
     /// The system gives no more threads.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),

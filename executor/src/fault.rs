@@ -38,6 +38,8 @@ pub(crate) enum WorkerFault {
     Realtime(String),
     /// There is no memory to begin with.
     OutOfMemory(OutOfMemory),
+    /// A wire to another host carries nothing any more.
+    Wire(String),
 }
 
 impl From<OutOfMemory> for WorkerFault {
@@ -64,6 +66,7 @@ impl From<WorkerFault> for EngineError {
             WorkerFault::Kernel(_)
             | WorkerFault::Panic(_)
             | WorkerFault::Realtime(_)
+            | WorkerFault::Wire(_)
             | WorkerFault::Corrupt { .. } => {
                 unreachable!("no slot runs before an epoch begins")
             }
@@ -173,6 +176,11 @@ impl FaultReport {
                 why: text.clone(),
             },
             WorkerFault::OutOfMemory(error) => EngineError::Memory(*error).into(),
+            WorkerFault::Wire(text) => RunError::Device {
+                device,
+                block,
+                fault: text.clone(),
+            },
         }
     }
 

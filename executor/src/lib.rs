@@ -35,12 +35,16 @@ pub use error::{EngineError, ModeError, RunError, SetError};
 pub use named_pipe::is_named_pipe;
 pub use observe::report::{Outcome, Report};
 pub use observe::{exposition, live, report};
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+pub use options::Hosts;
 pub use options::{
     BorderState, InputListener, Isolation, Listener, RunOptions, ScheduledMode, StateListener,
     StateSubscription, Supervised,
 };
 pub use program::Engine;
 pub use run::control::Stopper;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+pub use run::hosts::agent::{AgentEvent, serve_as_agent};
 pub use run::modes::{ModeChange, ModeEntry, ModeHandle, ModeStart};
 pub use run::parameters::{ParameterHandle, ParameterValue, When};
 #[cfg(target_os = "linux")]
@@ -52,3 +56,5 @@ pub use transport::stream::{SinkHandle, SourceHandle, StreamError};
 #[doc(hidden)]
 pub use transport::{ledger, ring};
 pub use unsupported::Unsupported;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+pub use zbmd_wire::token::{Token, TokenError};

@@ -50,6 +50,9 @@ pub struct RunOptions {
     pub profile: bool,
     /// Go on when workers are lost; without it, any loss ends the run.
     pub supervised: Option<Supervised>,
+    /// Run over several hosts.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub hosts: Option<Hosts>,
     /// Is told of everything that enters the run.
     pub inputs: Option<Arc<dyn InputListener>>,
 }
@@ -101,9 +104,23 @@ impl Default for RunOptions {
             trace: None,
             profile: false,
             supervised: None,
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            hosts: None,
             inputs: None,
         }
     }
+}
+
+/// The other hosts of a run, on each of which an agent waits: [`crate::serve_as_agent`].
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[derive(Clone, Debug)]
+pub struct Hosts {
+    /// For each host of the bundle's machine but this one, its name and where its agent listens.
+    pub agents: Vec<(String, std::net::SocketAddr)>,
+    /// The secret that all agents have.
+    pub token: zbmd_wire::token::Token,
+    /// A host that is silent for so long is lost.
+    pub lease: std::time::Duration,
 }
 
 /// Where workers run.

@@ -8,6 +8,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use zbmd_ir::response::LatePolicy;
 
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::agent::Agent;
 #[cfg(target_os = "linux")]
 use super::control::{Mode, Set};
 use super::deadlines::LateAnswer;
@@ -149,6 +151,19 @@ pub(super) struct Args {
     /// Bring faults about, to see what becomes of them: a seed (kills a worker every 50 to 500 ms), or a file in RON.
     #[arg(long, value_name = "SEED|FILE")]
     pub(super) inject: Option<String>,
+    /// Run the devices of another host of the bundle's machine there, where `zbmd-run agent` listens at this address. Given
+    /// for every host but this one. Implies --supervise.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[arg(long = "host", value_name = "NAME=ADDRESS:PORT", value_parser = host, requires = "token_file")]
+    pub(super) hosts: Vec<(String, SocketAddr)>,
+    /// The secret that all hosts of the run share: a file that only its owner can read.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[arg(long, value_name = "FILE")]
+    pub(super) token_file: Option<PathBuf>,
+    /// A host that is silent for so long is lost: `100ms`, `1s`.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s", requires = "hosts")]
+    pub(super) host_lease: Duration,
     /// Say nothing but errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
@@ -168,6 +183,10 @@ pub(super) enum Other {
     #[cfg(target_os = "linux")]
     #[command(after_help = MODE_HELP)]
     Mode(Mode),
+    /// Run the devices of this host for runs that are started on another one with `--host`.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[command(after_help = AGENT_HELP)]
+    Agent(Agent),
     /// Run again what `--record` has recorded, bit for bit: on the same bundle or another one of the same graph.
     #[command(after_help = REPLAY_HELP)]
     Replay(Box<Replay>),
@@ -238,6 +257,17 @@ Examples:
 Exit codes: 0 the run is in the mode, 2 usage, or no such mode, 4 the run cannot be asked, 5 the change is not allowed,
 8 no such run, or it has ended.";
 
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+const AGENT_HELP: &str = "\
+Examples:
+  zbmd-run agent --listen 10.0.0.2:7000 --token-file cluster.token
+  zbmd-run model.zbmd --host right=10.0.0.2:7000 --token-file cluster.token -i in=in.f32 -o out=out.f32
+
+It serves one run after the other until it is killed. Whoever has the token can have it run any bundle; tokens of streams
+travel unencrypted: let it listen on networks only that are trusted.
+
+Exit codes: 2 usage, 4 the token cannot be read, or the address is taken.";
+
 const REPLAY_HELP: &str = "\
 Examples:
   zbmd-run replay black-box -o audio=again.wav            from the oldest state that is kept to the end
@@ -266,6 +296,13 @@ pub(super) fn binding(text: &str) -> Result<(String, PathBuf), String> {
         }
         _ => Err("write it as NAME=FILE, such as iq=capture.cf32".to_owned()),
     }
+}
+
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+fn host(text: &str) -> Result<(String, SocketAddr), String> {
+    let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let read = parts.and_then(|(name, address)| Some((name.to_owned(), address.parse().ok()?)));
+    read.ok_or_else(|| "write it as NAME=ADDRESS:PORT, such as right=10.0.0.2:7000".to_owned())
 }
 
 fn deadline(text: &str) -> Result<(String, Duration), String> {
@@ -350,6 +387,24 @@ mod tests {
         assert_eq!(late_answer("a=mode:track"), track);
         for text in ["drop", "=drop", "a=", "a=skip", "a=mode", "a=mode:"] {
             assert!(late_answer(text).is_err(), "{text}");
+        }
+    }
+
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[test]
+    fn hosts_have_a_name_and_an_address() {
+        let address = SocketAddr::from(([10, 0, 0, 2], 7000));
+        assert_eq!(
+            host("right=10.0.0.2:7000"),
+            Ok(("right".to_owned(), address))
+        );
+        for text in [
+            "right",
+            "=10.0.0.2:7000",
+            "right=10.0.0.2",
+            "right=name:7000",
+        ] {
+            assert!(host(text).is_err(), "{text}");
         }
     }
 

@@ -17,6 +17,8 @@ use zbmd_ir::bundle;
 use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{PresentMode, Program, State};
 
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::agent;
 use super::args::{Args, Where};
 use super::checkpoints::{self, Border, CheckpointFolder, Keeper};
 #[cfg(target_os = "linux")]
@@ -311,6 +313,8 @@ impl<'a> Running<'a> {
         }
         let mut session = engine.start(RunOptions {
             inputs: recorder.as_ref().map(ReadyRecorder::listener),
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            hosts: agent::hosts(args)?,
             ..run_options(args, supervised, start)
         })?;
         stop_on_signal(session.stopper());

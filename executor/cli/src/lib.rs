@@ -10,6 +10,8 @@
 //!
 //! Standard output carries data only; everything said goes to standard error. Exit codes are [`exit`]'s.
 
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+mod agent;
 mod args;
 mod bundle_run;
 #[doc(hidden)]
@@ -91,6 +93,9 @@ enum CliError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Recording(#[from] RecordingError),
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[error("{0}")]
+    Token(String),
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
@@ -108,6 +113,8 @@ impl CliError {
             | CliError::Recording(RecordingError::Io { .. } | RecordingError::Missing { .. }) => {
                 exit::FILE
             }
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            CliError::Token(_) => exit::FILE,
             CliError::State { .. }
             | CliError::Refused { .. }
             | CliError::Folder(_)
@@ -193,6 +200,8 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         (Some(Other::Set(args)), _) => Ok(control::set(args)),
         #[cfg(target_os = "linux")]
         (Some(Other::Mode(args)), _) => Ok(control::mode(args)),
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        (Some(Other::Agent(args)), _) => agent::serve(args, registry),
         (Some(Other::Replay(args)), _) => replay(args, registry),
         (None, Some(bundle_path)) => run(args, bundle_path, registry, None),
         (None, None) => Err(CliError::Usage("there is no bundle to run".to_owned())),

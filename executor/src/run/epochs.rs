@@ -180,6 +180,7 @@ impl EpochManager {
             live,
             ..self.epoch_spec(epoch, plan_id, plan, lost)
         });
+        self.pool.check_streams(plan_id, &spec.devices)?;
         let epoch_memory = EpochMemory::create(graph, plan, &spec)?;
         let memory = Arc::new(epoch_memory);
         border::write_start(&memory, &self.state.channels);

@@ -74,6 +74,9 @@ pub(crate) enum WorkerEvent {
     },
     /// A process that stood by for a device is gone.
     StandbyGone,
+    /// A host is gone with all its workers.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    HostGone { host: usize, why: String },
     /// A thread of ours panicked outside of all kernels: a bug.
     Panicked(Box<dyn std::any::Any + Send>),
 }

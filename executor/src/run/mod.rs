@@ -6,6 +6,8 @@ pub(crate) mod control;
 mod demand;
 mod epochs;
 mod event;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+pub(crate) mod hosts;
 mod inbox;
 mod injection;
 #[cfg(target_os = "linux")]

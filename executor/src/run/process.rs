@@ -330,6 +330,8 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                     epoch: Arc::new(epoch),
                     options: program.options,
                     gpus: Arc::clone(&gpus),
+                    #[cfg(all(feature = "hosts", target_os = "linux"))]
+                    wiring: None,
                 };
                 let job_replies = Arc::clone(&replies);
                 std::thread::Builder::new()

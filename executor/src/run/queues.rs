@@ -14,6 +14,10 @@ const BLOCKS_AHEAD: u64 = 2;
 
 /// The least work between two saved borders: this much is done again after a loss.
 const BORDER_NS: u64 = 500_000;
+/// The same over several hosts, where a border is committed some milliseconds after it was saved: workers wait for that
+/// when they are two borders ahead.
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+const HOSTS_BORDER_NS: u64 = 10_000_000;
 /// How fast tokens are copied when they are saved.
 const COPY_BYTES_PER_US: u64 = 2_000;
 /// What saving takes besides the copy.
@@ -74,7 +78,7 @@ pub(crate) fn saves(
     let saved_bytes: u64 = channels.map(|c| c.history() * c.token.bytes()).sum();
     let save_ns = saved_bytes * 1000 / COPY_BYTES_PER_US + SAVE_NS;
     let chosen = (save_ns * SAVE_SHARE)
-        .max(BORDER_NS)
+        .max(border_ns(options))
         .div_ceil(plan.period_ns.max(1))
         .checked_shr(halvings)
         .unwrap_or(0);
@@ -88,6 +92,16 @@ pub(crate) fn saves(
         every,
         areas: SAVE_AREAS,
     })
+}
+
+/// The least work between two saved borders of a run.
+fn border_ns(options: &RunOptions) -> u64 {
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    if options.hosts.is_some() {
+        return HOSTS_BORDER_NS;
+    }
+    let _ = options;
+    BORDER_NS
 }
 
 /// Room at a source below which this program might stand still, whatever it saves and when.

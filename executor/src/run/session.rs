@@ -46,6 +46,8 @@ pub struct Session {
     modes: Arc<LoadedModes>,
     is_supervised: bool,
     is_realtime: bool,
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    has_hosts: bool,
 }
 
 /// Why a run cannot go over to another program.
@@ -54,6 +56,11 @@ pub enum SwapError {
     /// Only the supervisor can bring a run to a border and begin it anew.
     #[error("the run is not supervised: set `RunOptions::supervised`")]
     Unsupervised,
+    /// The agents of other hosts have loaded the first program only.
+    #[error(
+        "the run is over several hosts, which cannot exchange the program yet: end it, and start the new one"
+    )]
+    Hosts,
     /// Modes are changed by [`Session::modes`], and are the same as long as the run goes on.
     #[error("the run, or the new program, has several modes")]
     Modes,
@@ -131,7 +138,11 @@ impl Session {
             modes.are_several(),
             inputs.clone(),
         ));
-        let pool = WorkerPool::new(
+        #[cfg_attr(
+            not(all(feature = "hosts", target_os = "linux")),
+            expect(unused_mut, reason = "only hosts are added to it")
+        )]
+        let mut pool = WorkerPool::new(
             Arc::clone(modes),
             Arc::clone(&session_memory),
             queue_sizes,
@@ -139,10 +150,14 @@ impl Session {
             options.isolation.clone(),
             options.standby,
         );
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        pool.connect_hosts(&options)?;
         let tracer = start_tracer(loaded, &options)?;
 
         let is_supervised = options.supervised.is_some();
         let is_realtime = options.realtime;
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        let has_hosts = options.hosts.is_some();
         let (send_result, result_receiver) = mpsc::channel::<RunResult>();
         let mut manager = EpochManager::new(
             Arc::clone(modes),
@@ -183,6 +198,8 @@ impl Session {
             modes: Arc::clone(modes),
             is_supervised,
             is_realtime,
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            has_hosts,
         })
     }
 
@@ -264,6 +281,10 @@ impl Session {
     pub fn swap(&self, to: &Engine) -> Result<(), SwapError> {
         if !self.is_supervised {
             return Err(SwapError::Unsupervised);
+        }
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        if self.has_hosts {
+            return Err(SwapError::Hosts);
         }
         if self.modes.are_several() || to.modes.are_several() {
             return Err(SwapError::Modes);

@@ -49,6 +49,8 @@ use crate::options::{StateSubscription, Supervised};
 use crate::supervise::{
     Action, End, Epoch, Event, Generation, Input, Os, Request, Sample, Supervisor, Verdict, What,
 };
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use crate::supervise::{Cause, GoneWorker};
 use crate::transport::clock::Clock;
 use crate::transport::epoch_state::WorkerStatus;
 use crate::transport::primitive::Ordering;
@@ -339,6 +341,8 @@ impl<'m> SupervisedRun<'m> {
                 }
                 return;
             }
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            WorkerEvent::HostGone { host, why } => self.host_gone(host, &why),
             WorkerEvent::Panicked(panic) => {
                 // A bug of the program, not of a device: nobody else is to wait for this worker.
                 self.manager.control.abort();
@@ -346,6 +350,25 @@ impl<'m> SupervisedRun<'m> {
             }
         };
         self.send_input(input);
+    }
+
+    /// All workers of a host are lost at once. It stays lost: others do its work, if there is a plan for that.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    fn host_gone(&mut self, host: usize, why: &str) -> Input {
+        let (name, lost_workers) = self.manager.pool.lose_host(host);
+        let workers = lost_workers.into_iter().map(|(device, generation)| {
+            self.starting.remove(&device);
+            GoneWorker {
+                device,
+                generation: Generation(generation),
+            }
+        });
+        Input::HostGone {
+            workers: workers.collect(),
+            cause: Cause::Broken {
+                text: format!("host {name} is gone: {why}"),
+            },
+        }
     }
 
     fn start_standbys(&mut self) {

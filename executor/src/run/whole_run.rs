@@ -150,6 +150,12 @@ fn wait_for_workers(manager: &mut EpochManager, active: &mut ActiveEpoch) -> Res
                 let name = manager.loaded.program.machine.devices[device].name.clone();
                 return Err(exit_error(name, &exit));
             }
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            WorkerEvent::HostGone { host, why } => {
+                active.memory.stop();
+                let (device, _) = manager.pool.lose_host(host);
+                return Err(RunError::Lost { device, why });
+            }
             WorkerEvent::Panicked(panic) => {
                 active.memory.stop();
                 manager.control.abort();

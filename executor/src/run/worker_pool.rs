@@ -9,9 +9,11 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use zbmd_ir::DeviceId;
+use zbmd_ir::{DeviceId, PlanId};
 
 use super::event::{WorkerEvent, WorkerExit};
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::hosts::conductor::HostSet;
 use super::inbox::{EventInbox, EventSender, event_channel};
 #[cfg(target_os = "linux")]
 use super::process::WorkerProcess;
@@ -19,6 +21,8 @@ use super::process::WorkerProcess;
 use super::process_pool::{LaunchContext, ProcessPool};
 use crate::error::EngineError;
 use crate::options::Isolation;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use crate::options::RunOptions;
 use crate::program::{LoadedModes, LoadedProgram};
 use crate::transport::clock::Clock;
 use crate::transport::epoch::EpochMemory;
@@ -44,19 +48,28 @@ enum WorkerHandle {
     Thread(Option<Sender<ThreadJob>>),
     #[cfg(target_os = "linux")]
     Process(WorkerProcess),
+    /// The agent of another host runs it.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    Remote,
 }
 
 impl WorkerHandle {
     #[cfg(target_os = "linux")]
     fn process(&self) -> Option<&WorkerProcess> {
         match self {
-            Self::Thread(_) => None,
             Self::Process(process) => Some(process),
+            _ => None,
         }
     }
 
-    fn is_thread(&self) -> bool {
-        matches!(self, Self::Thread(_))
+    #[cfg(target_os = "linux")]
+    fn is_process(&self) -> bool {
+        self.process().is_some()
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn is_process(&self) -> bool {
+        false
     }
 }
 
@@ -86,6 +99,9 @@ pub(crate) struct WorkerPool {
     left_behind: Vec<JoinHandle<()>>,
     inbox: EventInbox<WorkerEvent>,
     events: EventSender<WorkerEvent>,
+    /// The hosts of a run over several.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    hosts: Option<HostSet>,
 }
 
 impl WorkerPool {
@@ -118,7 +134,60 @@ impl WorkerPool {
             left_behind: Vec::new(),
             inbox,
             events,
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            hosts: None,
         }
+    }
+
+    /// Connects to the agents of a run over several hosts.
+    ///
+    /// # Errors
+    /// See [`HostSet::connect`].
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub(crate) fn connect_hosts(&mut self, options: &RunOptions) -> Result<(), EngineError> {
+        self.hosts = HostSet::connect(&self.modes, options, &self.events)?;
+        Ok(())
+    }
+
+    /// Whether the worker of a device is on another host.
+    fn is_remote(&self, device: DeviceId) -> bool {
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        if let Some(hosts) = &self.hosts {
+            return hosts.is_remote(device);
+        }
+        let _ = device;
+        false
+    }
+
+    /// Makes sure that an epoch has its sources and sinks on this host, if there are several.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(crate) fn check_streams(
+        &self,
+        plan: PlanId,
+        devices: &[DeviceId],
+    ) -> Result<(), EngineError> {
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        if let Some(hosts) = &self.hosts {
+            return hosts.check_streams(&self.loaded, plan, devices);
+        }
+        let _ = (plan, devices);
+        Ok(())
+    }
+
+    /// Gives up the workers of a host that is gone: which they are, and what it is called.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub(crate) fn lose_host(&mut self, host: usize) -> (String, Vec<(DeviceId, u32)>) {
+        let Some(hosts) = &self.hosts else {
+            return (String::new(), Vec::new());
+        };
+        let devices = hosts.devices_of(host).into_iter();
+        let lost = devices.filter_map(|device| {
+            let member = self.members.remove(&device)?;
+            Some((device, member.generation))
+        });
+        (hosts.name(host).to_owned(), lost.collect())
     }
 
     /// Starts the worker of a device. Events of it follow: that it is ready, or gone.
@@ -134,6 +203,9 @@ impl WorkerPool {
 
     /// Whether the worker of a device is a thread of this process.
     fn is_thread(&self, device: DeviceId) -> bool {
+        if self.is_remote(device) {
+            return false;
+        }
         match &self.isolation {
             Isolation::Threads => true,
             Isolation::Processes { .. } => false,
@@ -142,6 +214,18 @@ impl WorkerPool {
     }
 
     fn try_spawn(&mut self, device: DeviceId, generation: u32) -> Result<(), WorkerExit> {
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        if let Some(hosts) = self.hosts.as_ref().filter(|hosts| hosts.is_remote(device)) {
+            if let Some(why) = hosts.loss_of(device) {
+                return Err(WorkerExit::Unfit(why));
+            }
+            // Its thread begins with its first part of an epoch.
+            self.events.send(WorkerEvent::Ready { device, generation });
+            let handle = WorkerHandle::Remote;
+            self.members
+                .insert(device, PoolMember { generation, handle });
+            return Ok(());
+        }
         let handle = if self.is_thread(device) {
             self.start_thread_worker(device, generation)?
         } else {
@@ -217,8 +301,8 @@ impl WorkerPool {
             let all_members = self.members.iter_mut();
             let running_processes =
                 all_members.filter_map(|(device, member)| match &mut member.handle {
-                    WorkerHandle::Thread(_) => None,
                     WorkerHandle::Process(process) => Some((*device, process)),
+                    _ => None,
                 });
             self.processes
                 .swap_program(&context, running_processes.collect());
@@ -250,6 +334,14 @@ impl WorkerPool {
             }
             #[cfg(target_os = "linux")]
             WorkerHandle::Process(process) => self.processes.kill(&process),
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            WorkerHandle::Remote => self.events.send(WorkerEvent::Gone {
+                device,
+                generation,
+                exit: WorkerExit::Unfit(
+                    "a worker of another host that was left to itself".to_owned(),
+                ),
+            }),
         }
     }
 
@@ -257,7 +349,7 @@ impl WorkerPool {
     pub(crate) fn has_processes(&self) -> bool {
         self.members
             .values()
-            .any(|member| !member.handle.is_thread())
+            .any(|member| member.handle.is_process())
     }
 
     /// The process of a worker; this one for threads, `None` if there is no such worker, or its process does not run its
@@ -267,6 +359,8 @@ impl WorkerPool {
             WorkerHandle::Thread(_) => Some(std::process::id()),
             #[cfg(target_os = "linux")]
             WorkerHandle::Process(process) => process.lifetime().process(),
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            WorkerHandle::Remote => None,
         }
     }
 
@@ -300,6 +394,8 @@ impl WorkerPool {
         spec: &Arc<EpochSpec>,
         epoch: &Arc<EpochMemory>,
     ) -> Result<Vec<Option<PreparedWorker>>, EngineError> {
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        let wiring = self.hosts.as_ref().map(|hosts| hosts.wiring(spec));
         let mut worker_parts = Vec::with_capacity(spec.devices.len());
         for (calendar, device) in spec.devices.iter().enumerate() {
             if !self.is_thread(*device) {
@@ -313,6 +409,8 @@ impl WorkerPool {
                 epoch: Arc::clone(epoch),
                 options: self.options,
                 gpus: Arc::clone(&self.gpus),
+                #[cfg(all(feature = "hosts", target_os = "linux"))]
+                wiring: wiring.clone(),
             };
             worker_parts.push(Some(host::prepare(&self.loaded, job)?));
         }
@@ -345,6 +443,12 @@ impl WorkerPool {
             }
         }
 
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        if let Some(hosts) = &self.hosts {
+            let generation = |device| self.members.get(&device).map_or(0, |m| m.generation);
+            let session_memory = &self.session_memory;
+            hosts.begin(&self.loaded, spec, epoch, session_memory, generation);
+        }
         // Now that everybody has what to do.
         self.start_standbys();
         Ok(())
@@ -445,7 +549,7 @@ impl WorkerPool {
         let process_members = self
             .members
             .iter()
-            .filter(|(_, member)| !member.handle.is_thread());
+            .filter(|(_, member)| member.handle.is_process());
         let devices: Vec<DeviceId> = process_members.map(|(device, _)| *device).collect();
         let wait_ns = self
             .processes
@@ -481,8 +585,8 @@ impl WorkerPool {
         {
             let all_members = self.members.values_mut();
             let workers = all_members.filter_map(|member| match &mut member.handle {
-                WorkerHandle::Thread(_) => None,
                 WorkerHandle::Process(process) => Some(process),
+                _ => None,
             });
             self.processes.flush(workers)
         }
@@ -505,7 +609,7 @@ impl WorkerPool {
         #[cfg(target_os = "linux")]
         self.processes.end_standbys();
         let all_members = self.members.iter();
-        let process_members = all_members.filter(|(_, member)| !member.handle.is_thread());
+        let process_members = all_members.filter(|(_, member)| member.handle.is_process());
         let processes: Vec<(DeviceId, u32)> = process_members
             .map(|(device, member)| (*device, member.generation))
             .collect();

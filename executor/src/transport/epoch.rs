@@ -50,6 +50,9 @@ pub(crate) struct EpochMemory {
     pub changes: Option<ChangeQueue>,
     pub sinks: Vec<Arc<Conduit>>,
     traces: Vec<TraceRing>,
+    /// Becomes readable when the epoch is stopped, for workers of this process that wait for sockets.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    stop_event: std::sync::OnceLock<OwnedFd>,
 }
 
 impl EpochMemory {
@@ -96,6 +99,8 @@ impl EpochMemory {
             changes: ChangeQueue::create(&arena, layout.changes, graph),
             sinks,
             traces,
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            stop_event: std::sync::OnceLock::new(),
             arena,
             layout,
         })
@@ -149,6 +154,8 @@ impl EpochMemory {
                 changes: ChangeQueue::find(&arena, layout.changes, graph),
                 sinks,
                 traces,
+                #[cfg(all(feature = "hosts", target_os = "linux"))]
+                stop_event: std::sync::OnceLock::new(),
                 arena,
                 layout,
             })
@@ -254,6 +261,28 @@ impl EpochMemory {
         self.common.commits.notify();
     }
 
+    /// Something that becomes readable, and stays so, when this process stops the epoch.
+    ///
+    /// # Errors
+    /// The system has no descriptors.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub(crate) fn stop_event(&self) -> std::io::Result<OwnedFd> {
+        use rustix::event::{EventfdFlags, eventfd};
+        if self.stop_event.get().is_none() {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            // Another worker may have been first.
+            let _ = self.stop_event.set(eventfd(0, flags)?);
+        }
+        let Some(event) = self.stop_event.get() else {
+            return Err(std::io::ErrorKind::NotFound.into());
+        };
+        // A stop that came before there was an event.
+        if self.common.stop.is_set() {
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
+        event.try_clone()
+    }
+
     /// Ends every wait of the epoch's workers.
     ///
     /// Before anybody can see the stop, nothing more counts: a closed queue, and a sealed border, refuse what comes later
@@ -266,6 +295,11 @@ impl EpochMemory {
         self.common.committed.seal();
         self.common.stop.set();
 
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        if let Some(event) = self.stop_event.get() {
+            // It is set already if the count is at its maximum.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
         self.common.commits.notify();
         self.rings.iter().for_each(RingSync::wake);
         for sink in &self.sinks {

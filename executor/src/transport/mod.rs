@@ -18,5 +18,7 @@ pub(crate) mod primitive;
 pub mod ring;
 pub(crate) mod session_memory;
 pub(crate) mod stream;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+pub(crate) mod switchboard;
 pub(crate) mod trace_ring;
 pub(crate) mod watchdog;

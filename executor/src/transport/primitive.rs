@@ -37,12 +37,16 @@ impl WakeCounter {
     /// return early: callers check again.
     pub(crate) fn sleep(&self, seen: u32, limit_ns: Option<u64>) {
         use rustix::thread::futex;
+        #[cfg(feature = "hosts")]
+        let limit_ns = duties::limit_ns(limit_ns);
         let limit = limit_ns.map(|ns| futex::Timespec {
             tv_sec: (ns / 1_000_000_000).cast_signed(),
             tv_nsec: (ns % 1_000_000_000) as _,
         });
         // Any error (interrupted, moved on, time over) means the same as a wake-up: look again.
         let _ = futex::wait(&self.number, futex::Flags::empty(), seen, limit.as_ref());
+        #[cfg(feature = "hosts")]
+        duties::attend();
     }
 
     /// Moves the number on and wakes every sleeper.
@@ -51,6 +55,37 @@ impl WakeCounter {
         self.number.fetch_add(1, Ordering::Release);
         // Waking cannot fail for a valid address; there is nothing to do if it did.
         let _ = futex::wake(&self.number, futex::Flags::empty(), i32::MAX as u32);
+    }
+}
+
+/// What a thread attends to every now and then while it sleeps: its wires, which others may wait for.
+#[cfg(all(feature = "hosts", target_os = "linux", not(loom), not(miri)))]
+pub(crate) mod duties {
+    use std::cell::Cell;
+
+    /// A thread with duties sleeps for so long at a time.
+    const PAUSE_NS: u64 = 1_000_000;
+
+    thread_local! {
+        static DUTY: Cell<Option<fn()>> = const { Cell::new(None) };
+    }
+
+    /// Gives this thread a duty, or takes it away.
+    pub(crate) fn set(duty: Option<fn()>) {
+        DUTY.set(duty);
+    }
+
+    pub(super) fn limit_ns(limit_ns: Option<u64>) -> Option<u64> {
+        match DUTY.get() {
+            Some(_) => Some(limit_ns.map_or(PAUSE_NS, |ns| ns.min(PAUSE_NS))),
+            None => limit_ns,
+        }
+    }
+
+    pub(super) fn attend() {
+        if let Some(duty) = DUTY.get() {
+            duty();
+        }
     }
 }
 

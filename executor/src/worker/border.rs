@@ -88,6 +88,48 @@ pub(crate) fn read_area(
     channels.collect()
 }
 
+/// Puts the tokens of one channel into an area that nobody reads now, and whose part for the channel nobody else writes.
+///
+/// # Errors
+/// The bytes that the channel has, if there are not so many.
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+pub(crate) fn write_channel(
+    epoch: &EpochMemory,
+    area: Area,
+    channel: ChannelId,
+    tokens: &[u8],
+) -> Result<(), usize> {
+    let (to, bytes) = epoch.saved(area, channel);
+    if tokens.len() != bytes {
+        return Err(bytes);
+    }
+    // SAFETY: the area has a place of this size for the channel; the caller's promise for the rest.
+    unsafe { to.copy_from_nonoverlapping(tokens.as_ptr(), bytes) };
+    Ok(())
+}
+
+/// The tokens of the channels that a device keeps, in an area that nobody writes now.
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+pub(crate) fn read_kept(
+    epoch: &EpochMemory,
+    graph: &Graph,
+    plan: &Plan,
+    device: zbmd_ir::DeviceId,
+    area: Area,
+) -> Vec<(u32, Vec<u8>)> {
+    let keepers = keepers(graph, plan).into_iter();
+    let buffers = keepers.map(|id| &plan.buffers[id]);
+    let kept = buffers.filter(|buffer| buffer.device == device);
+    kept.map(|buffer| {
+        let (from, bytes) = epoch.saved(area, buffer.channel);
+        let mut tokens = vec![0; bytes];
+        // SAFETY: as in `read_area`.
+        unsafe { tokens.as_mut_ptr().copy_from_nonoverlapping(from, bytes) };
+        (buffer.channel.0, tokens)
+    })
+    .collect()
+}
+
 /// Where in a place the tokens of a border begin, and their bytes: the head, or the end of one that is longer than the
 /// channel's history, as those of chunks may be.
 fn head_bytes(graph: &Graph, buffer: &Buffer) -> (usize, usize) {

@@ -1,9 +1,10 @@
 //! One worker's part of an epoch, from the job to what is left of it.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use zbmd_ir::{ActorId, DeviceId, Plan};
+use zbmd_ir::{ActorId, DeviceId, Plan, RingId};
 
 use super::border;
 use super::cpu::CpuWorker;
@@ -66,6 +67,12 @@ pub(crate) fn prepare(
         Spin::SHORT
     };
 
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    let gate = match &job.wiring {
+        Some(wiring) if wiring.is_agent => agent_gate(&job.spec, &job.session_memory),
+        _ => admission_gate(loaded, &job.spec, &job.session_memory),
+    };
+    #[cfg(not(all(feature = "hosts", target_os = "linux")))]
     let gate = admission_gate(loaded, &job.spec, &job.session_memory);
     Ok(PreparedWorker {
         plan: job.spec.plan,
@@ -74,7 +81,19 @@ pub(crate) fn prepare(
         device,
         periods: PeriodLoop::new(gate, spin, u64::from(plan.stages)),
         realtime: job.options.realtime,
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        wiring: job.wiring.map(|wiring| (job.spec, wiring)),
     })
+}
+
+/// The wired rings of a job, by the number that its wires have for them.
+fn wired_rings(plan: &Plan, job: &WorkerJob) -> BTreeMap<RingId, u32> {
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    if let Some(wiring) = &job.wiring {
+        return wiring.wired_rings(plan, job.calendar);
+    }
+    let _ = (plan, job);
+    BTreeMap::new()
 }
 
 fn cpu_worker(
@@ -94,7 +113,7 @@ fn cpu_worker(
         sinks,
         rings,
         live_slots,
-    } = lower(loaded, plan, calendar, &memory);
+    } = lower(loaded, plan, calendar, &memory, &wired_rings(plan, job));
 
     // A plan that is recorded slot by slot says how large the rings are; how much is recorded, the instructions.
     let executed_words = replay.code.executions().saturating_add(2);
@@ -182,7 +201,29 @@ fn calendar_of(plan: &Plan, device: DeviceId) -> usize {
         .unwrap_or_default()
 }
 
-fn admission_gate(
+/// Admission on a host whose sources are elsewhere: the conductor's decisions are a stream of one token a block.
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+fn agent_gate(spec: &EpochSpec, session_memory: &SessionMemory) -> AdmissionGate {
+    let decisions = session_memory
+        .sources
+        .iter()
+        .map(|conduit| AdmissionSource {
+            conduit: Arc::clone(conduit),
+            base: 0,
+            tokens_per_block: 1,
+        });
+    AdmissionGate {
+        sources: decisions.collect(),
+        arrivals: session_memory.arrivals.clone(),
+        epoch: spec.epoch,
+        limit: u64::MAX,
+        batch: u64::MAX >> 2,
+        pad: false,
+        admitted: 0,
+    }
+}
+
+pub(crate) fn admission_gate(
     loaded: &LoadedProgram,
     spec: &EpochSpec,
     session_memory: &SessionMemory,
@@ -216,7 +257,7 @@ impl PreparedWorker {
         loaded: &LoadedProgram,
         heartbeat: Option<WorkerHeartbeat>,
     ) -> WorkerEnd {
-        let outcome = match self.run_periods(heartbeat) {
+        let outcome = match self.run_periods(loaded, heartbeat) {
             Ok(blocks) => {
                 self.export(loaded, blocks);
                 WorkerOutcome::Finished { blocks }
@@ -245,20 +286,50 @@ impl PreparedWorker {
     }
 
     /// Runs all periods on this thread; the number of blocks.
-    fn run_periods(&mut self, heartbeat: Option<WorkerHeartbeat>) -> Result<u64, StepStop> {
+    fn run_periods(
+        &mut self,
+        loaded: &LoadedProgram,
+        heartbeat: Option<WorkerHeartbeat>,
+    ) -> Result<u64, StepStop> {
+        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        let _ = loaded;
         // Before the team: its threads take the priority over.
         self.enter_realtime()?;
         let _team = self.device.start_team();
-        let status = &self.epoch.statuses[self.calendar];
+        let epoch = Arc::clone(&self.epoch);
+        let status = &epoch.statuses[self.calendar];
         status.thread.store(thread_number(), Ordering::Release);
 
-        let run_all = AssertUnwindSafe(|| self.device.run(&mut self.periods, heartbeat));
+        let run_all = AssertUnwindSafe(|| {
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            let wires = self.open_wires(loaded)?;
+            let blocks = self.device.run(&mut self.periods, heartbeat)?;
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            if wires.is_some() {
+                super::wired::finish()?;
+            }
+            Ok(blocks)
+        });
         let run_result = catch_unwind(run_all);
         status.has_left.store(1, Ordering::Release);
         run_result.unwrap_or_else(|panic| {
             let message = panic_message(panic.as_ref());
             Err(StepStop::Fault(WorkerFault::Panic(message)))
         })
+    }
+
+    /// Opens the wires to workers on other hosts, if there are several.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    fn open_wires(
+        &self,
+        loaded: &LoadedProgram,
+    ) -> Result<Option<super::wired::OpenWires>, StepStop> {
+        match (&self.wiring, &self.device) {
+            (Some((spec, wiring)), DeviceWorker::Cpu(cpu)) => {
+                super::wired::open(loaded, spec, self.calendar, &cpu.memory, wiring)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Gives this thread its priority, if the run is a real-time one.

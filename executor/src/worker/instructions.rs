@@ -68,6 +68,28 @@ pub(crate) enum Instr {
     },
     /// Gives the block's place back.
     Release { ring: u32 },
+    /// [`Instr::Send`] to another host: sends port `ports` over wire ring `wired`.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    WireSend {
+        ring: u32,
+        wired: u32,
+        ports: u32,
+        tokens: u64,
+        counter: u32,
+        end: u64,
+    },
+    /// [`Instr::Recv`] from another host: what comes is put where it belongs.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    WireRecv {
+        ring: u32,
+        wired: u32,
+        tokens: u64,
+        counter: u32,
+        end: u64,
+    },
+    /// [`Instr::Release`] to another host.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    WireRelease { wired: u32 },
     /// Copies port `ports` to the port after it; the two may overlap.
     Carry { ports: u32 },
     /// Keeps what lies at port `ports` for the border after the block, if tokens are saved there.

@@ -42,6 +42,9 @@ pub(crate) struct WorkerJob {
     pub options: HostOptions,
     /// The GPUs that this process has open.
     pub gpus: Arc<OpenGpus>,
+    /// Where the other workers are, if they are on several hosts.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub wiring: Option<Arc<super::wired::Wiring>>,
 }
 
 /// What a worker leaves at the end of its part.

@@ -82,6 +82,8 @@ struct Lowering<'a> {
     ports: Vec<PortSpec>,
     rings: Vec<(RingId, RingSpec)>,
     ring_indices: BTreeMap<RingId, u32>,
+    /// Of the rings whose other end is on another host, the numbers that the worker's wires have for them.
+    wired_rings: BTreeMap<RingId, u32>,
     /// Token ranges of the `Send`s of the rings so far, and where the checksums of all rings are.
     sends: Vec<(u64, u64)>,
     sums: Option<Sums>,
@@ -102,14 +104,17 @@ struct Lowering<'a> {
     states: BTreeMap<usize, Vec<SavedState>>,
 }
 
-/// Lowers the calendar of one device of a verified plan that [`check_plan`](crate::unsupported::check_plan) accepted.
+/// Lowers the calendar of one device of a verified plan that [`check_plan`](crate::unsupported::check_plan) accepted. Rings
+/// among `wired_rings` go over the worker's wires; there are none on one host.
 pub(super) fn lower(
     loaded: &LoadedProgram,
     plan: &Plan,
     calendar: &Calendar,
     memory: &WorkerMemory,
+    wired_rings: &BTreeMap<RingId, u32>,
 ) -> LoweredCalendar {
     let mut lowering = Lowering::new(loaded, plan, calendar.device, memory);
+    lowering.wired_rings.clone_from(wired_rings);
     if memory.epoch.borders().is_some() {
         lowering.find_saved(calendar);
     }
@@ -150,6 +155,7 @@ impl<'a> Lowering<'a> {
             ports: Vec::new(),
             rings: Vec::new(),
             ring_indices: BTreeMap::new(),
+            wired_rings: BTreeMap::new(),
             sends: Vec::new(),
             // The epoch has places for checksums only where they were asked for.
             sums: (!memory.epoch.sums.is_empty()).then(|| sums_of(plan)),
@@ -373,12 +379,58 @@ impl<'a> Lowering<'a> {
             },
             Action::Carry { buffer } => self.lower_carry(slot, buffer),
         };
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        let instr = self.over_wire(slot, instr);
         self.push(instr, Some(slot));
 
         if let Action::Carry { buffer } = slot.action
             && self.saved.contains(&buffer)
         {
             self.save_head(buffer, slot.stage, 1);
+        }
+    }
+
+    /// The instruction for a slot of a ring whose other end is on another host.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    fn over_wire(&self, slot: &Slot, instr: Instr) -> Instr {
+        let (Action::Send { ring, .. } | Action::Recv { ring, .. } | Action::Release { ring }) =
+            slot.action
+        else {
+            return instr;
+        };
+        let Some(&wired) = self.wired_rings.get(&ring) else {
+            return instr;
+        };
+        match instr {
+            Instr::Send {
+                ring,
+                ports,
+                tokens,
+                counter,
+                end,
+            } => Instr::WireSend {
+                ring,
+                wired,
+                ports,
+                tokens,
+                counter,
+                end,
+            },
+            Instr::Recv {
+                ring,
+                tokens,
+                counter,
+                end,
+                ..
+            } => Instr::WireRecv {
+                ring,
+                wired,
+                tokens,
+                counter,
+                end,
+            },
+            Instr::Release { .. } => Instr::WireRelease { wired },
+            other => other,
         }
     }
 

@@ -18,3 +18,5 @@ mod report;
 pub(crate) mod step_table;
 mod streams;
 pub(crate) mod thread;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+pub(crate) mod wired;

@@ -11,6 +11,8 @@ use super::period_loop::PeriodLoop;
 use super::streams::SinkEnd;
 use crate::fault::StepStop;
 use crate::transport::epoch::EpochMemory;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::watchdog::WorkerHeartbeat;
 
 /// The device of a worker, with its calendar.
@@ -64,4 +66,7 @@ pub(crate) struct PreparedWorker {
     pub(super) periods: PeriodLoop,
     /// Run at a real-time priority.
     pub(super) realtime: bool,
+    /// Where the other workers are, if they are on several hosts.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub(super) wiring: Option<(Arc<EpochSpec>, Arc<super::wired::Wiring>)>,
 }

@@ -17,6 +17,8 @@ use zbmd_op::kernel::{CallShape, Io, Kernel, RawPort, Scratch};
 use super::border::wait_for_area;
 use super::instructions::{Instr, NO_COUNTER, ReplayCode, RingSpec, SlotKernels};
 use super::streams::{SinkEnd, SourceEnd, StreamContext};
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::wired;
 use crate::fault::{StepStop, WorkerFault};
 use crate::observe::measure::SlotSample;
 use crate::transport::checksum;
@@ -268,6 +270,13 @@ fn skip_slot(instr: &Instr, state: &mut ReplayState) {
         | Instr::Recv {
             counter, tokens, ..
         } => (counter, tokens),
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        Instr::WireSend {
+            counter, tokens, ..
+        }
+        | Instr::WireRecv {
+            counter, tokens, ..
+        } => (counter, tokens),
         _ => (NO_COUNTER, 0),
     };
     if counter != NO_COUNTER {
@@ -475,6 +484,34 @@ impl SlotStep<'_, '_> {
                 self.context.rings[sync as usize].release(self.block + 1);
                 Ok(())
             }
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            Instr::WireSend {
+                ring,
+                wired,
+                ports,
+                tokens,
+                counter,
+                end,
+            } => {
+                let count_before = self.advance(counter, tokens);
+                let end_token = count_before.map_or(end, |before| before + tokens);
+                self.send_over_wire(ring, wired, self.port(ports, count_before), end_token)
+            }
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            Instr::WireRecv {
+                ring,
+                wired,
+                tokens,
+                counter,
+                end,
+            } => {
+                let count_before = self.advance(counter, tokens);
+                let end_token = count_before.map_or(end, |before| before + tokens);
+                let spec = self.code.rings[ring as usize];
+                wired::wait_published(wired, self.block * spec.block_tokens + end_token)
+            }
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            Instr::WireRelease { wired } => wired::release(wired, self.block + 1),
             Instr::Carry { ports } => {
                 self.carry(ports);
                 Ok(())
@@ -620,6 +657,24 @@ impl SlotStep<'_, '_> {
         }
         sync.publish(self.block * spec.block_tokens + tokens.end);
         Ok(())
+    }
+
+    /// Sends the tokens of the block up to `end_token` to another host.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    fn send_over_wire(
+        &mut self,
+        ring: u32,
+        wired: u32,
+        from: RawPort,
+        end_token: u64,
+    ) -> Result<(), StepStop> {
+        let spec = self.code.rings[ring as usize];
+        let needed_blocks = (self.block + 1).saturating_sub(spec.blocks);
+        wired::wait_released(wired, needed_blocks)?;
+        // SAFETY: the tokens are in the arena at offsets of a verified plan; an earlier slot of this calendar has written
+        // them, and none writes them again before this one is over.
+        let payload = unsafe { std::slice::from_raw_parts(from.ptr, from.bytes) };
+        wired::send(wired, self.block * spec.block_tokens + end_token, payload)
     }
 
     /// Waits for these tokens of the block. Port `ports` is the block's first new token.

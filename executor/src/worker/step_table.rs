@@ -1,5 +1,6 @@
 //! What a worker does that is at a certain instruction, for whoever watches it: the tables of a plan's calendars.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use zbmd_ir::{Calendar, Plan, PlanId};
@@ -51,7 +52,7 @@ fn step_table(
     let Ok(memory) = WorkerMemory::sketch(calendar, epoch) else {
         return StepTable(Vec::new());
     };
-    let lowered = lower(loaded, plan, calendar, &memory);
+    let lowered = lower(loaded, plan, calendar, &memory, &BTreeMap::new());
     let steps = lowered.slots.iter().zip(&lowered.replay.code.instrs);
     let steps = steps.map(|(slot, instr)| PlannedStep {
         planned_ns: slot.as_ref().map_or(0, |slot| slot.duration_ns),

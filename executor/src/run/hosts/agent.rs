@@ -1,0 +1,522 @@
+//! The agent of a host: waits for a conductor, loads its bundle, and runs the workers of this host's devices. It decides
+//! nothing: an epoch begins and ends as the conductor says, or ends when the conductor has been silent for a lease.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use xxhash_rust::xxh3::Xxh3;
+use zbmd_ir::Plan;
+use zbmd_op::Registry;
+use zbmd_wire::Deadline;
+use zbmd_wire::handshake::Accepted;
+use zbmd_wire::token::Token;
+
+use super::link::BEATS_PER_LEASE;
+use super::message::{self, MAX_BUNDLE_BYTES, Order, Report};
+use crate::fault::WorkerOutcome;
+use crate::program::{Engine, LoadedProgram};
+use crate::transport::clock::Clock;
+use crate::transport::epoch::{Area, EpochMemory};
+use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::primitive::Ordering;
+use crate::transport::session_memory::SessionMemory;
+use crate::transport::switchboard::Switchboard;
+use crate::worker::border;
+use crate::worker::gpu::OpenGpus;
+use crate::worker::host;
+use crate::worker::job::{HostOptions, WorkerEnd, WorkerJob};
+use crate::worker::wired::Wiring;
+
+/// A conductor that says nothing for so long before it has said its lease is gone.
+const FIRST_LIMIT: Duration = Duration::from_secs(10);
+/// How often the conductor is told what has changed.
+const TICK: Duration = Duration::from_millis(1);
+/// Longest lease.
+const MAX_LEASE_NS: u64 = 600_000_000_000;
+const SEND_LIMIT: Duration = Duration::from_secs(2);
+
+/// What an agent tells whoever started it.
+#[derive(Debug)]
+pub enum AgentEvent {
+    /// It waits for conductors here.
+    Listening(SocketAddr),
+    /// A conductor has connected.
+    Began {
+        /// From where.
+        conductor: SocketAddr,
+    },
+    /// A run is over, or its conductor is gone.
+    Ended {
+        /// Where the conductor was.
+        conductor: SocketAddr,
+        /// Why.
+        why: String,
+        /// Connections that were refused since the agent began because their run or epoch was over.
+        fenced: u64,
+    },
+}
+
+/// Serves one conductor after the other, for as long as the process lives.
+///
+/// # Errors
+/// It cannot listen at that address.
+pub fn serve_as_agent(
+    registry: &Registry,
+    address: SocketAddr,
+    token: &Token,
+    mut listener: impl FnMut(AgentEvent),
+) -> io::Result<()> {
+    let (send_orders, conductors) = mpsc::channel::<Accepted>();
+    let switchboard = Switchboard::listen(address, token, Some(send_orders))?;
+    listener(AgentEvent::Listening(switchboard.address()));
+    while let Ok(accepted) = conductors.recv() {
+        let conductor = accepted.peer();
+        listener(AgentEvent::Began { conductor });
+        let served = serve(accepted, registry, token, &switchboard);
+        switchboard.end();
+        listener(AgentEvent::Ended {
+            conductor,
+            why: served.map_or_else(|error| error.to_string(), |()| "the run is over".to_owned()),
+            fenced: switchboard.fenced(),
+        });
+    }
+    Ok(())
+}
+
+/// What an agent has of a run.
+struct AgentRun {
+    /// Where the conductor is told everything. Locked for one message at a time.
+    socket: Mutex<TcpStream>,
+    present: Mutex<Option<Arc<AgentEpoch>>>,
+    engine: Engine,
+    options: HostOptions,
+    run: u128,
+    token: Token,
+    switchboard: Arc<Switchboard>,
+}
+
+/// What an agent has of an epoch.
+struct AgentEpoch {
+    loaded: Arc<LoadedProgram>,
+    spec: Arc<EpochSpec>,
+    memory: Arc<EpochMemory>,
+    /// One queue, whose tokens are the blocks that the conductor has admitted.
+    session_memory: Arc<SessionMemory>,
+    /// Those of this host, and what the conductor knows of each.
+    calendars: Vec<Mutex<Reported>>,
+}
+
+struct Reported {
+    calendar: usize,
+    periods: Option<u64>,
+    border: u64,
+}
+
+/// Serves one conductor until it goes.
+fn serve(
+    accepted: Accepted,
+    registry: &Registry,
+    token: &Token,
+    switchboard: &Arc<Switchboard>,
+) -> io::Result<()> {
+    let run = accepted.hello.run;
+    let socket = accepted.welcome(Deadline::after(SEND_LIMIT));
+    let socket = socket.map_err(io::Error::other)?;
+    socket.set_nonblocking(false)?;
+    socket.set_read_timeout(Some(FIRST_LIMIT))?;
+    socket.set_write_timeout(Some(FIRST_LIMIT))?;
+    let order = message::receive::<Order>(&socket)?;
+    let Order::Open {
+        bundle_bytes,
+        bundle_sum,
+        options,
+        lease_ns,
+    } = order
+    else {
+        return Err(io::Error::other(
+            "the conductor does not begin with a bundle",
+        ));
+    };
+
+    let opened = receive_bundle(&socket, bundle_bytes, bundle_sum)
+        .map_err(|error| error.to_string())
+        .and_then(|bundle| open_bundle(&bundle, registry));
+    let engine = match opened {
+        Ok(engine) => engine,
+        Err(why) => {
+            message::send(&socket, &Report::Unfit { why: why.clone() })?;
+            return Err(io::Error::other(why));
+        }
+    };
+    // Before the conductor hears of it: wires of its first epoch may come at once.
+    switchboard.begin(run, 0, None);
+    message::send(&socket, &Report::Opened)?;
+
+    let lease = Duration::from_nanos(lease_ns.clamp(1_000_000, MAX_LEASE_NS));
+    socket.set_read_timeout(Some(lease))?;
+    socket.set_write_timeout(Some(lease))?;
+    let orders = socket.try_clone()?;
+    let agent = Arc::new(AgentRun {
+        socket: Mutex::new(socket),
+        present: Mutex::new(None),
+        engine,
+        options,
+        run,
+        token: token.clone(),
+        switchboard: Arc::clone(switchboard),
+    });
+    let reporter = Arc::clone(&agent);
+    let reporting = std::thread::Builder::new()
+        .name("zbmd reports".to_owned())
+        .spawn(move || reporter.report_changes(lease))?;
+
+    let result = agent.obey(&orders);
+    agent.stop_epoch(u64::MAX);
+    let _ = orders.shutdown(std::net::Shutdown::Both);
+    // It ends with the connection.
+    let _ = reporting.join();
+    result
+}
+
+/// Receives a bundle into a file without a name.
+fn receive_bundle(mut socket: &TcpStream, bytes: u64, sum: u64) -> io::Result<File> {
+    if bytes > MAX_BUNDLE_BYTES {
+        return Err(io::Error::other(format!(
+            "a bundle of {bytes} bytes, {MAX_BUNDLE_BYTES} are the most"
+        )));
+    }
+    let mut file = File::from(memfd_create("zbmd bundle", MemfdFlags::CLOEXEC)?);
+    let mut found_sum = Xxh3::new();
+    let mut piece = vec![0; 1 << 20];
+    let mut left = bytes;
+    while left > 0 {
+        let most = left.min(piece.len() as u64) as usize;
+        let found = socket.read(&mut piece[..most])?;
+        if found == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("the bundle ends {left} bytes before its {bytes}"),
+            ));
+        }
+        found_sum.update(&piece[..found]);
+        file.write_all(&piece[..found])?;
+        left -= found as u64;
+    }
+    let found = found_sum.digest();
+    if found != sum {
+        return Err(io::Error::other(format!(
+            "the bundle has checksum {found:016x}, it was sent with {sum:016x}"
+        )));
+    }
+    Ok(file)
+}
+
+/// The engine for a bundle, which is verified like any other.
+fn open_bundle(bundle: &File, registry: &Registry) -> Result<Engine, String> {
+    let path = format!("/proc/self/fd/{}", bundle.as_raw_fd());
+    let modes = zbmd_ir::bundle::open_modes(Path::new(&path)).map_err(|error| error.to_string())?;
+    Engine::with_modes(modes, registry).map_err(|error| error.to_string())
+}
+
+impl AgentRun {
+    fn present(&self) -> MutexGuard<'_, Option<Arc<AgentEpoch>>> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report(&self, report: &Report) -> io::Result<()> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        message::send(&socket, report)
+    }
+
+    /// The epoch of this number, if it is at work.
+    fn epoch(&self, epoch: u64) -> Option<Arc<AgentEpoch>> {
+        self.present()
+            .clone()
+            .filter(|present| present.spec.epoch == epoch)
+    }
+
+    /// Does what the conductor says, until it goes.
+    fn obey(self: &Arc<Self>, orders: &TcpStream) -> io::Result<()> {
+        loop {
+            let order = match message::receive::<Order>(orders) {
+                Ok(order) => order,
+                // The ordinary end of a run.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            match order {
+                Order::Beat => {}
+                Order::Open { .. } => return Err(io::Error::other("a second bundle in one run")),
+                Order::Admit {
+                    epoch,
+                    blocks,
+                    is_final,
+                } => {
+                    if let Some(present) = self.epoch(epoch) {
+                        for decisions in &present.session_memory.sources {
+                            decisions.count_written(blocks);
+                            if is_final {
+                                decisions.close();
+                            }
+                        }
+                    }
+                }
+                Order::Commit { epoch, border } => {
+                    if let Some(present) = self.epoch(epoch)
+                        && present.memory.common.committed.advance(border)
+                    {
+                        present.memory.common.commits.notify();
+                    }
+                }
+                Order::Stop { epoch } => self.stop_epoch(epoch),
+                begin @ Order::Begin { .. } => self.begin(begin).map_err(io::Error::other)?,
+            }
+        }
+    }
+
+    /// Ends the epoch at work, if it is this one or an earlier one.
+    fn stop_epoch(&self, epoch: u64) {
+        let mut present = self.present();
+        let Some(stopped) = present.take_if(|present| present.spec.epoch <= epoch) else {
+            return;
+        };
+        drop(present);
+        stopped.memory.stop();
+        let arrivals = &stopped.session_memory.arrivals;
+        arrivals.of_epoch(stopped.spec.epoch).notify();
+    }
+
+    /// Begins an epoch, each calendar of this host on a thread of its own.
+    fn begin(self: &Arc<Self>, order: Order) -> Result<(), String> {
+        let Order::Begin {
+            spec,
+            start,
+            calendars,
+            hosts,
+            own_host,
+            addresses,
+            names,
+            plan: plan_sum,
+        } = order
+        else {
+            return Ok(());
+        };
+        self.stop_epoch(u64::MAX);
+        let modes = &self.engine.modes;
+        let loaded = modes
+            .get(spec.mode)
+            .ok_or("a mode that the bundle does not have")?;
+        let plan = loaded.program.plans.get(spec.plan);
+        let plan = plan.ok_or("a plan that the bundle does not have")?;
+        check_spec(loaded, plan, &spec, &start)?;
+        let hosts: Vec<usize> = hosts.into_iter().map(|host| host as usize).collect();
+        let host_count = addresses.len().min(names.len());
+        let are_hosts_known = hosts.iter().all(|host| *host < host_count);
+        let are_calendars_known = calendars
+            .iter()
+            .all(|calendar| (*calendar as usize) < hosts.len());
+        if hosts.len() != plan.calendars.len() || !are_hosts_known || !are_calendars_known {
+            return Err(format!(
+                "an epoch of {} calendars on {host_count} hosts, its plan has {}",
+                hosts.len(),
+                plan.calendars.len()
+            ));
+        }
+
+        self.switchboard.begin(self.run, spec.epoch, Some(plan_sum));
+        let epoch = Arc::new(AgentEpoch::create(loaded, *spec, start, &calendars)?);
+        *self.present() = Some(Arc::clone(&epoch));
+        let wiring = Arc::new(Wiring {
+            run: self.run,
+            plan: plan_sum,
+            token: self.token.clone(),
+            own_host: own_host as usize,
+            hosts,
+            addresses,
+            names,
+            switchboard: Arc::clone(&self.switchboard),
+            is_agent: true,
+        });
+        for calendar in calendars {
+            self.start_worker(&epoch, calendar as usize, &wiring)?;
+        }
+        Ok(())
+    }
+
+    fn start_worker(
+        self: &Arc<Self>,
+        epoch: &Arc<AgentEpoch>,
+        calendar: usize,
+        wiring: &Arc<Wiring>,
+    ) -> Result<(), String> {
+        let job = WorkerJob {
+            spec: Arc::clone(&epoch.spec),
+            calendar,
+            session_memory: Arc::clone(&epoch.session_memory),
+            epoch: Arc::clone(&epoch.memory),
+            options: self.options,
+            gpus: Arc::new(OpenGpus::default()),
+            wiring: Some(Arc::clone(wiring)),
+        };
+        let (agent, epoch) = (Arc::clone(self), Arc::clone(epoch));
+        let started = std::thread::Builder::new()
+            .name(format!("zbmd calendar {calendar}"))
+            .spawn(move || {
+                let end = match host::prepare(&epoch.loaded, job) {
+                    Ok(prepared) => prepared.run(&epoch.loaded, None),
+                    Err(fault) => WorkerEnd::before_start(fault),
+                };
+                // A conductor that is gone needs no report.
+                let _ = agent.report_end(&epoch, calendar, end);
+            });
+        started.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn report_end(&self, epoch: &AgentEpoch, calendar: usize, end: WorkerEnd) -> io::Result<()> {
+        let mut tokens = Vec::new();
+        if matches!(end.outcome, WorkerOutcome::Finished { .. }) {
+            tokens = epoch.tokens(calendar, Area::End);
+        }
+        self.report(&Report::Ended {
+            epoch: epoch.spec.epoch,
+            calendar: calendar as u32,
+            end: Box::new(end),
+            tokens,
+        })
+    }
+
+    /// Tells the conductor what changes, and that this host is there, until the connection ends.
+    fn report_changes(&self, lease: Duration) {
+        let beat_ns = lease.as_nanos() as u64 / BEATS_PER_LEASE;
+        let mut next_beat_ns = 0;
+        loop {
+            let now_ns = Clock.now_ns();
+            let mut result = Ok(());
+            if now_ns >= next_beat_ns {
+                next_beat_ns = now_ns + beat_ns;
+                result = self.report(&Report::Beat);
+            }
+            let present = self.present().clone();
+            if let (Ok(()), Some(epoch)) = (&result, present) {
+                let mut calendars = epoch.calendars.iter();
+                result = calendars.try_for_each(|reported| self.report_calendar(&epoch, reported));
+            }
+            if result.is_err() {
+                return;
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// Tells the conductor how far a worker is, and before that what it has saved on the way.
+    fn report_calendar(&self, epoch: &AgentEpoch, reported: &Mutex<Reported>) -> io::Result<()> {
+        let mut reported = reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = &epoch.memory.statuses[reported.calendar];
+        let periods = status.periods.load(Ordering::Acquire);
+        if reported.periods == Some(periods) {
+            return Ok(());
+        }
+        if let Some(borders) = epoch.memory.borders() {
+            // Areas of borders that are not committed are not written again: each is there to be read.
+            while reported.border + borders.every() <= borders.passed(periods) {
+                reported.border += borders.every();
+                self.report(&Report::Saved {
+                    epoch: epoch.spec.epoch,
+                    border: reported.border,
+                    tokens: epoch.tokens(reported.calendar, Area::Border(reported.border)),
+                })?;
+            }
+        }
+        reported.periods = Some(periods);
+        self.report(&Report::Progress {
+            epoch: epoch.spec.epoch,
+            calendar: reported.calendar as u32,
+            periods,
+        })
+    }
+}
+
+impl AgentEpoch {
+    /// This host's memory of an epoch that has been checked.
+    fn create(
+        loaded: &Arc<LoadedProgram>,
+        spec: EpochSpec,
+        start: Vec<Vec<u8>>,
+        calendars: &[u32],
+    ) -> Result<Self, String> {
+        let plan = &loaded.program.plans[spec.plan];
+        let memory = EpochMemory::create(&loaded.program.graph, plan, &spec);
+        let memory = memory.map_err(|error| error.to_string())?;
+        border::write_start(&memory, &start.into_iter().collect());
+        let decisions = SessionMemory::create(&vec![(0, 1)]);
+        let decisions = decisions.map_err(|error| error.to_string())?;
+        decisions.arrivals.open(spec.epoch);
+
+        let reported = calendars.iter().map(|calendar| {
+            Mutex::new(Reported {
+                calendar: *calendar as usize,
+                periods: None,
+                border: 0,
+            })
+        });
+        Ok(Self {
+            loaded: Arc::clone(loaded),
+            spec: Arc::new(spec),
+            memory: Arc::new(memory),
+            session_memory: Arc::new(decisions),
+            calendars: reported.collect(),
+        })
+    }
+
+    /// The tokens that a calendar's device keeps, in an area.
+    fn tokens(&self, calendar: usize, area: Area) -> message::SavedTokens {
+        let plan = &self.loaded.program.plans[self.spec.plan];
+        let device = plan.calendars[calendar].device;
+        border::read_kept(&self.memory, &self.loaded.program.graph, plan, device, area)
+    }
+}
+
+/// Whether an epoch is one of the plan's: a conductor of another version, or of another bundle, says something else.
+fn check_spec(
+    loaded: &LoadedProgram,
+    plan: &Plan,
+    spec: &EpochSpec,
+    start: &[Vec<u8>],
+) -> Result<(), String> {
+    let program = &loaded.program;
+    let compare = |what: &str, found: usize, expected: usize| match found == expected {
+        true => Ok(()),
+        false => Err(format!(
+            "an epoch with {found} {what}, the bundle has {expected}: both hosts must run the same bundle"
+        )),
+    };
+    compare("devices", spec.devices.len(), plan.calendars.len())?;
+    compare("sinks", spec.sinks.len(), program.graph.sinks().count())?;
+    compare("channels", start.len(), program.graph.channels.len())?;
+    for (channel, tokens) in program.graph.channels.iter().zip(start) {
+        let bytes = channel.history() * channel.token.bytes();
+        compare("bytes of a channel", tokens.len(), bytes as usize)?;
+    }
+    let mut sinks = program.graph.sinks().zip(&spec.sinks);
+    let is_known = |device: &zbmd_ir::DeviceId| program.machine.devices.get(*device).is_some();
+    let are_tokens =
+        sinks.all(|((_, actor), sink)| sink.token_bytes == actor.inputs[0].token.bytes());
+    let has_nothing_else = spec.live.is_none() && spec.trace.is_none();
+    let has_saves = spec
+        .saves
+        .is_none_or(|saves| saves.every > 0 && saves.areas < 64);
+    if spec.devices.iter().all(is_known) && are_tokens && has_nothing_else && has_saves {
+        return Ok(());
+    }
+    Err(
+        "an epoch that no conductor of this version asks for: both hosts must run the same zbmd"
+            .to_owned(),
+    )
+}

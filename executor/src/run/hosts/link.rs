@@ -1,0 +1,431 @@
+//! The conductor's connection to one agent: a thread that reads what it reports, and one that tells it what it must know.
+//! The supervising thread waits for neither.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use zbmd_ir::{ChannelId, DeviceId, Plan};
+
+use super::message::{self, Order, Report, SavedTokens};
+use crate::program::LoadedProgram;
+use crate::run::event::WorkerEvent;
+use crate::run::inbox::EventSender;
+use crate::transport::admission::AdmissionGate;
+use crate::transport::clock::Clock;
+use crate::transport::epoch::{Area, EpochMemory};
+use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::primitive::Ordering as WordOrdering;
+use crate::transport::ring::Spin;
+use crate::transport::session_memory::SessionMemory;
+use crate::worker::border;
+use crate::worker::host::admission_gate;
+
+/// How often the agent of a running epoch is told what has changed.
+const TICK: Duration = Duration::from_millis(1);
+/// The same between epochs.
+const IDLE_TICK: Duration = Duration::from_millis(20);
+/// Beats in a lease.
+pub(super) const BEATS_PER_LEASE: u64 = 5;
+/// Blocks that are admitted ahead of the host's workers, in batches and at least.
+const BATCHES_AHEAD: u64 = 4;
+const BLOCKS_AHEAD: u64 = 16;
+
+/// The worker of an agent that runs a calendar.
+#[derive(Clone, Copy)]
+pub(super) struct RemotePart {
+    pub calendar: usize,
+    pub device: DeviceId,
+    pub generation: u32,
+}
+
+/// The epoch that an agent takes part in, as the conductor has it.
+pub(super) struct LinkEpoch {
+    pub loaded: Arc<LoadedProgram>,
+    pub spec: Arc<EpochSpec>,
+    pub memory: Arc<EpochMemory>,
+    pub session_memory: Arc<SessionMemory>,
+    pub parts: Vec<RemotePart>,
+}
+
+impl LinkEpoch {
+    fn plan(&self) -> &Plan {
+        &self.loaded.program.plans[self.spec.plan]
+    }
+
+    fn gate(&self) -> AdmissionGate {
+        admission_gate(&self.loaded, &self.spec, &self.session_memory)
+    }
+}
+
+/// What the supervising thread has an agent do.
+enum Command {
+    Begin(Box<Order>, Arc<LinkEpoch>),
+}
+
+/// The conductor's end of a connection to an agent.
+pub(super) struct HostLink {
+    commands: Sender<Command>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    host: usize,
+    socket: TcpStream,
+    present: Mutex<Option<Arc<LinkEpoch>>>,
+    /// Of the last epochs, the workers of this host: their ends may come late.
+    parts: Mutex<BTreeMap<u64, Vec<RemotePart>>>,
+    is_gone: AtomicBool,
+}
+
+/// Epochs whose workers' ends may still come.
+const REMEMBERED_EPOCHS: usize = 16;
+
+impl HostLink {
+    /// Takes over a connection over which the agent has said that it has loaded the bundle.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn start(
+        host: usize,
+        socket: TcpStream,
+        lease: Duration,
+        events: EventSender<WorkerEvent>,
+    ) -> io::Result<Self> {
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(Some(lease))?;
+        socket.set_write_timeout(Some(lease))?;
+        let shared = Arc::new(Shared {
+            host,
+            socket,
+            present: Mutex::new(None),
+            parts: Mutex::default(),
+            is_gone: AtomicBool::new(false),
+        });
+        let (commands, receiver) = mpsc::channel();
+        let writer = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name(format!("zbmd to host {host}"))
+            .spawn(move || {
+                if tell(&writer, &receiver, lease).is_err() {
+                    writer.close();
+                }
+            })?;
+        let reader = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name(format!("zbmd from host {host}"))
+            .spawn(move || {
+                let error = hear(&reader, &events);
+                reader.close();
+                events.send(WorkerEvent::HostGone {
+                    host: reader.host,
+                    why: loss_text(&error, lease),
+                });
+            })?;
+        Ok(Self { commands, shared })
+    }
+
+    /// Where the agent finds what listens at a port of this host.
+    pub(super) fn own_address(&self, listening: SocketAddr) -> SocketAddr {
+        let own = self.shared.socket.local_addr();
+        own.map_or(listening, |own| SocketAddr::new(own.ip(), listening.port()))
+    }
+
+    /// Whether the agent is there.
+    pub(super) fn is_there(&self) -> bool {
+        !self.shared.is_gone.load(Ordering::Acquire)
+    }
+
+    /// Lets the agent begin its part of an epoch.
+    pub(super) fn begin(&self, order: Order, epoch: LinkEpoch) {
+        let command = Command::Begin(Box::new(order), Arc::new(epoch));
+        // An agent that is gone has been reported.
+        let _ = self.commands.send(command);
+    }
+}
+
+impl Drop for HostLink {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl Shared {
+    /// Nothing that the agent says counts from here on.
+    fn close(&self) {
+        self.is_gone.store(true, Ordering::Release);
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn present(&self) -> Option<Arc<LinkEpoch>> {
+        let present = self.present.lock();
+        present.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The worker of an epoch that had a calendar; none if it is forgotten.
+    fn part_of(&self, epoch: u64, calendar: u32) -> Option<RemotePart> {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut epoch_parts = parts.get(&epoch)?.iter();
+        epoch_parts
+            .find(|part| part.calendar == calendar as usize)
+            .copied()
+    }
+
+    fn enter(&self, epoch: Arc<LinkEpoch>) {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.insert(epoch.spec.epoch, epoch.parts.clone());
+        while parts.len() > REMEMBERED_EPOCHS {
+            parts.pop_first();
+        }
+        drop(parts);
+        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        *present = Some(epoch);
+    }
+}
+
+fn loss_text(error: &io::Error, lease: Duration) -> String {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("it has been silent for {} ms", lease.as_millis())
+        }
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            "its agent has ended the connection".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+// What the agent is told.
+
+/// What the agent of an epoch has been told.
+struct Told {
+    epoch: Arc<LinkEpoch>,
+    gate: AdmissionGate,
+    admitted: u64,
+    is_final: bool,
+    committed: u64,
+    is_stopped: bool,
+}
+
+impl Told {
+    fn new(epoch: Arc<LinkEpoch>) -> Self {
+        Self {
+            gate: epoch.gate(),
+            epoch,
+            admitted: 0,
+            is_final: false,
+            committed: 0,
+            is_stopped: false,
+        }
+    }
+
+    /// Tells the agent what has changed.
+    fn tell(&mut self, socket: &TcpStream) -> io::Result<()> {
+        let epoch = self.epoch.spec.epoch;
+        let common = &self.epoch.memory.common;
+        if common.stop.is_set() {
+            self.is_stopped = true;
+            return message::send(socket, &Order::Stop { epoch });
+        }
+        if !self.is_final && self.admit() {
+            let order = Order::Admit {
+                epoch,
+                blocks: self.admitted,
+                is_final: self.is_final,
+            };
+            message::send(socket, &order)?;
+        }
+        let border = self.epoch.memory.common.committed.border();
+        if border > self.committed {
+            self.committed = border;
+            message::send(socket, &Order::Commit { epoch, border })?;
+        }
+        Ok(())
+    }
+
+    /// Decides about the blocks that the host's workers need next; whether something has been decided. It does not run
+    /// far ahead of them, so that a stop takes effect soon.
+    fn admit(&mut self) -> bool {
+        let memory = &self.epoch.memory;
+        let parts = self.epoch.parts.iter();
+        let periods = parts.map(|part| {
+            let status = &memory.statuses[part.calendar];
+            status.periods.load(WordOrdering::Acquire)
+        });
+        let window = (BATCHES_AHEAD * self.gate.batch).max(BLOCKS_AHEAD);
+        let until = periods.max().unwrap_or(0) + window;
+
+        let before = self.admitted;
+        while self.admitted < until && !self.is_final {
+            match self.gate.look(self.admitted, &memory.common.grants) {
+                Some(true) => self.admitted = self.gate.admitted.max(self.admitted + 1),
+                Some(false) => self.is_final = true,
+                None => break,
+            }
+        }
+        self.admitted > before || self.is_final
+    }
+}
+
+/// Tells the agent what changes, until it is gone or not needed any more.
+fn tell(shared: &Shared, commands: &Receiver<Command>, lease: Duration) -> io::Result<()> {
+    let beat_ns = lease.as_nanos() as u64 / BEATS_PER_LEASE;
+    let mut next_beat_ns = 0;
+    let mut told: Option<Told> = None;
+    while !shared.is_gone.load(Ordering::Acquire) {
+        let tick = match told.as_ref().is_some_and(|told| !told.is_stopped) {
+            true => TICK,
+            false => IDLE_TICK.min(lease / BEATS_PER_LEASE as u32),
+        };
+        match commands.recv_timeout(tick) {
+            Ok(Command::Begin(order, epoch)) => {
+                // Before the agent hears of it: it may answer at once.
+                shared.enter(Arc::clone(&epoch));
+                message::send(&shared.socket, &*order)?;
+                told = Some(Told::new(epoch));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+        if let Some(told) = told.as_mut().filter(|told| !told.is_stopped) {
+            told.tell(&shared.socket)?;
+        }
+        let now_ns = Clock.now_ns();
+        if now_ns >= next_beat_ns {
+            next_beat_ns = now_ns + beat_ns;
+            message::send(&shared.socket, &Order::Beat)?;
+        }
+    }
+    Ok(())
+}
+
+// What the agent reports.
+
+/// Hears what the agent reports, until it is gone.
+fn hear(shared: &Shared, events: &EventSender<WorkerEvent>) -> io::Error {
+    loop {
+        let report = match message::receive::<Report>(&shared.socket) {
+            Ok(report) => report,
+            Err(error) => return error,
+        };
+        let Some(present) = shared.present() else {
+            continue;
+        };
+        if let Err(error) = take_in(shared, &present, report, events) {
+            return error;
+        }
+    }
+}
+
+/// What a report changes. One of another epoch changes nothing.
+fn take_in(
+    shared: &Shared,
+    present: &LinkEpoch,
+    report: Report,
+    events: &EventSender<WorkerEvent>,
+) -> io::Result<()> {
+    let is_present = |epoch: u64| epoch == present.spec.epoch;
+    match report {
+        Report::Opened | Report::Unfit { .. } | Report::Beat => Ok(()),
+        Report::Saved {
+            epoch,
+            border,
+            tokens,
+        } if is_present(epoch) => {
+            let borders = present.memory.borders();
+            if !borders.is_some_and(|borders| borders.is_saved(border)) {
+                return Err(nonsense(&format!(
+                    "tokens of border {border}, which is not saved"
+                )));
+            }
+            let stop = &present.memory.common.stop;
+            match border::wait_for_area(&present.memory, border, Spin::SHORT, stop) {
+                Ok(()) => put(present, Area::Border(border), &tokens),
+                // Fenced: nothing of it counts.
+                Err(_) => Ok(()),
+            }
+        }
+        Report::Progress {
+            epoch,
+            calendar,
+            periods,
+        } if is_present(epoch) => {
+            let part = part_of(present, calendar)?;
+            let status = &present.memory.statuses[part.calendar];
+            // It has no thread here: any number says that it has begun.
+            status.thread.store(1, WordOrdering::Release);
+            status.periods.store(periods, WordOrdering::Release);
+            if present.memory.borders().is_some() {
+                border::commit_border(&present.memory, &present.gate());
+            }
+            Ok(())
+        }
+        Report::Ended {
+            epoch,
+            calendar,
+            end,
+            tokens,
+        } => {
+            let Some(part) = shared.part_of(epoch, calendar) else {
+                return Ok(());
+            };
+            if is_present(epoch) {
+                put(present, Area::End, &tokens)?;
+            }
+            events.send(WorkerEvent::Ended {
+                device: part.device,
+                generation: part.generation,
+                epoch,
+                calendar: part.calendar,
+                end,
+            });
+            Ok(())
+        }
+        Report::Saved { .. } | Report::Progress { .. } => Ok(()),
+    }
+}
+
+fn part_of(present: &LinkEpoch, calendar: u32) -> io::Result<RemotePart> {
+    let mut parts = present.parts.iter();
+    let part = parts.find(|part| part.calendar == calendar as usize);
+    part.copied()
+        .ok_or_else(|| nonsense(&format!("calendar {calendar}, which is not its own")))
+}
+
+fn nonsense(what: &str) -> io::Error {
+    io::Error::other(format!(
+        "its agent reports {what}: both hosts must run the same zbmd"
+    ))
+}
+
+/// Puts tokens of the agent's channels into an area.
+fn put(present: &LinkEpoch, area: Area, tokens: &SavedTokens) -> io::Result<()> {
+    let graph = &present.loaded.program.graph;
+    let plan = present.plan();
+    let keepers = border::keepers(graph, plan);
+    for (channel, bytes) in tokens {
+        let id = ChannelId(*channel);
+        let is_its_own = keepers.iter().any(|buffer| {
+            let buffer = &plan.buffers[*buffer];
+            let mut parts = present.parts.iter();
+            buffer.channel == id
+                && parts.any(|part| plan.calendars[part.calendar].device == buffer.device)
+        });
+        if !is_its_own {
+            return Err(nonsense(&format!(
+                "channel {channel}, which is not its own"
+            )));
+        }
+        border::write_channel(&present.memory, area, id, bytes).map_err(|expected| {
+            let found = bytes.len();
+            nonsense(&format!(
+                "{found} bytes of channel {channel}, which has {expected}"
+            ))
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! What conductor and agent say to each other over their connection: a length of 4 bytes and postcard. Both run the same
+//! program; lengths are checked before anything is taken for them, and whatever does not decode ends the connection.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::transport::epoch_spec::EpochSpec;
+use crate::worker::job::{HostOptions, WorkerEnd};
+
+/// Longest message: a report of a calendar of some hundred thousand slots, or the tokens of a border.
+const MAX_BYTES: u32 = 1 << 30;
+/// Longest bundle.
+pub(super) const MAX_BUNDLE_BYTES: u64 = 16 << 30;
+/// What is taken for a message before it has come.
+const FIRST_BYTES: usize = 1 << 20;
+
+/// The tokens of channels at a border: each channel's number and bytes.
+pub(super) type SavedTokens = Vec<(u32, Vec<u8>)>;
+
+/// To an agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Comes first; so many bytes of a bundle follow, with this checksum.
+    Open {
+        bundle_bytes: u64,
+        bundle_sum: u64,
+        options: HostOptions,
+        /// Whoever is silent for so long is lost.
+        lease_ns: u64,
+    },
+    /// Begin an epoch with these calendars.
+    Begin {
+        spec: Box<EpochSpec>,
+        /// The tokens of each channel that it begins with.
+        start: Vec<Vec<u8>>,
+        /// Those of this host.
+        calendars: Vec<u32>,
+        /// The host of each calendar, and which is this one.
+        hosts: Vec<u32>,
+        own_host: u32,
+        /// Of each host.
+        addresses: Vec<SocketAddr>,
+        names: Vec<String>,
+        plan: u64,
+    },
+    /// So many blocks are admitted, and whether that is final.
+    Admit {
+        epoch: u64,
+        blocks: u64,
+        is_final: bool,
+    },
+    /// A border is committed.
+    Commit { epoch: u64, border: u64 },
+    /// The epoch is over.
+    Stop { epoch: u64 },
+    /// The conductor is there.
+    Beat,
+}
+
+/// From an agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Report {
+    /// The bundle is loaded; epochs can begin.
+    Opened,
+    /// This host cannot run it.
+    Unfit { why: String },
+    /// The agent is there.
+    Beat,
+    /// A worker has saved its tokens of a border.
+    Saved {
+        epoch: u64,
+        border: u64,
+        tokens: SavedTokens,
+    },
+    /// A worker has done so many periods, and has saved what they save.
+    Progress {
+        epoch: u64,
+        calendar: u32,
+        periods: u64,
+    },
+    /// A worker's part is over; the tokens on its channels if it has finished.
+    Ended {
+        epoch: u64,
+        calendar: u32,
+        end: Box<WorkerEnd>,
+        tokens: SavedTokens,
+    },
+}
+
+/// Sends a message.
+///
+/// # Errors
+/// What the system says, or a message that is too long.
+pub(super) fn send<T: Serialize>(mut to: &TcpStream, message: &T) -> io::Result<()> {
+    let mut bytes = vec![0; 4];
+    bytes = postcard::to_extend(message, bytes).map_err(io::Error::other)?;
+    let length = u32::try_from(bytes.len() - 4).ok();
+    let length = length
+        .filter(|length| *length <= MAX_BYTES)
+        .ok_or_else(|| too_long(bytes.len() as u64 - 4, MAX_BYTES.into()))?;
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    to.write_all(&bytes)
+}
+
+/// Receives a message.
+///
+/// # Errors
+/// What the system says, or no message of ours.
+pub(super) fn receive<T: DeserializeOwned>(mut from: &TcpStream) -> io::Result<T> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if length > MAX_BYTES {
+        return Err(too_long(length.into(), MAX_BYTES.into()));
+    }
+    // Memory is taken as the bytes come: a length alone costs nothing.
+    let mut bytes = Vec::with_capacity((length as usize).min(FIRST_BYTES));
+    from.take(length.into()).read_to_end(&mut bytes)?;
+    if bytes.len() < length as usize {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            format!("a message of {length} bytes ends after {}", bytes.len()),
+        ));
+    }
+    postcard::from_bytes(&bytes).map_err(|error| {
+        io::Error::other(format!(
+            "a message of {length} bytes cannot be read ({error}): both hosts must run the same zbmd"
+        ))
+    })
+}
+
+fn too_long(found: u64, most: u64) -> io::Error {
+    io::Error::other(format!(
+        "a message of {found} bytes, {most} are the most: the other side is none of ours, or the model's state is too large for several hosts"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// What is made of these bytes.
+    fn received(bytes: &[u8]) -> io::Result<Order> {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let address = listener.local_addr().expect("an address");
+        let mut sender = TcpStream::connect(address).expect("connected");
+        sender.write_all(bytes).expect("sent");
+        drop(sender);
+        receive(&listener.accept().expect("accepted").0)
+    }
+
+    #[test]
+    fn messages_that_are_cut_off_too_long_or_nonsense_are_refused() {
+        for (bytes, text) in [
+            (&[255, 255, 255, 255][..], "4294967295 bytes, 1073741824"),
+            (&[8, 0, 0, 0, 1], "a message of 8 bytes ends after 1"),
+            (&[1, 0, 0, 0, 200], "cannot be read"),
+        ] {
+            let error = received(bytes).expect_err("refused").to_string();
+            assert!(error.contains(text), "{error}");
+        }
+        let stop = postcard::to_stdvec(&Order::Stop { epoch: 9 }).expect("small");
+        let bytes = [&(stop.len() as u32).to_le_bytes()[..], &stop].concat();
+        assert!(matches!(received(&bytes), Ok(Order::Stop { epoch: 9 })));
+    }
+}

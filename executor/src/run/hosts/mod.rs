@@ -1,0 +1,27 @@
+//! Runs over several hosts: this process is the *conductor*, which decides everything and holds sources, sinks and the last
+//! committed border; on each other host an *agent* runs the workers of that host's devices.
+//!
+//! Each host has memory of its own for an epoch, laid out alike. What one host must know of another travels over the
+//! agent's control connection ([`message`]), in both directions:
+//!
+//! | from | what | where it goes |
+//! |---|---|---|
+//! | conductor | which blocks are admitted | a queue whose tokens are blocks: the agent's admission looks at that |
+//! | conductor | the committed border | the agent's word for it: workers wait for areas there |
+//! | conductor | a stop | ends all waits of the agent's workers |
+//! | agent | the tokens of a border that a worker has saved | the conductor's area of that border |
+//! | agent | periods done, after the areas that they saved | the conductor's counters: a border is committed there, and only there |
+//! | both | beats | whoever is silent for a lease is lost |
+//!
+//! The tokens of rings between hosts go from worker to worker ([`crate::worker::wired`]).
+//!
+//! # Why nothing of a fenced epoch counts
+//!
+//! All that counts is in the conductor's memory of the epoch: its committed border and its sinks' queues. An agent that was
+//! stopped and goes on later writes into memory of its own; what it reports names its epoch, over a connection that the
+//! conductor has closed; its wires are closed too, and new ones of that epoch are refused.
+
+pub(crate) mod agent;
+pub(crate) mod conductor;
+mod link;
+mod message;

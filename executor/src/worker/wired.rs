@@ -1,0 +1,390 @@
+//! A worker's rings to and from workers on other hosts: opens its wires, puts what comes into the exchange region, and
+//! keeps them served while the worker waits for something else.
+//!
+//! The wires belong to the worker's thread, and so are in a thread-local place: whatever the thread sleeps for, the sleep
+//! attends to them ([`crate::transport::primitive`]), so that no other worker waits for this one to read its sockets.
+#![expect(
+    unsafe_code,
+    reason = "writes tokens that come into the places that a verified plan has for them"
+)]
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use zbmd_ir::{Plan, RingId};
+use zbmd_wire::error::{FrameError, WireError};
+use zbmd_wire::handshake::{Hello, Purpose, dial};
+use zbmd_wire::token::Token;
+use zbmd_wire::wires::{RingMemory, RingSpec, Side, WireStop, Wires};
+use zbmd_wire::{Deadline, connect_by};
+
+use super::memory::WorkerMemory;
+use crate::fault::{StepStop, WorkerFault};
+use crate::program::LoadedProgram;
+use crate::transport::checksum;
+use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::primitive::duties;
+use crate::transport::switchboard::{Switchboard, WireKey};
+
+/// A wire that is not there after so long will not come.
+const OPEN_LIMIT: Duration = Duration::from_secs(5);
+/// A connection attempt takes so long at most: between two the worker looks whether the epoch was stopped.
+const DIAL_LIMIT: Duration = Duration::from_millis(250);
+/// Whoever watches hosts stops the epoch within this time if a host is gone; else the connection alone is broken.
+const GONE_LIMIT_S: i64 = 5;
+
+/// Where the workers of an epoch are, and how to reach them.
+pub(crate) struct Wiring {
+    pub run: u128,
+    /// Says which plan of which bundle runs, so that two hosts cannot run different ones.
+    pub plan: u64,
+    pub token: Token,
+    /// This host, and those of all calendars.
+    pub own_host: usize,
+    pub hosts: Vec<usize>,
+    /// By host.
+    pub addresses: Vec<SocketAddr>,
+    pub names: Vec<String>,
+    pub switchboard: Arc<Switchboard>,
+    /// The conductor, on another host, says which blocks are admitted.
+    pub is_agent: bool,
+}
+
+/// One wire of a worker.
+struct WirePlan {
+    peer: usize,
+    side: Side,
+    rings: Vec<RingId>,
+}
+
+impl Wiring {
+    /// The wires of a calendar, with its rings in the order in which they are numbered.
+    fn wires(&self, plan: &Plan, calendar: usize) -> Vec<WirePlan> {
+        let own_device = plan.calendars[calendar].device;
+        let mut wires: BTreeMap<(usize, bool), Vec<RingId>> = BTreeMap::new();
+        for (id, ring) in plan.rings.iter_enumerated() {
+            let is_sender = ring.from == own_device;
+            let peer_device = if is_sender { ring.to } else { ring.from };
+            if !is_sender && ring.to != own_device {
+                continue;
+            }
+            let mut calendars = plan.calendars.iter();
+            let peer = calendars.position(|calendar| calendar.device == peer_device);
+            if let Some(peer) = peer
+                && self.hosts[peer] != self.own_host
+            {
+                wires.entry((peer, is_sender)).or_default().push(id);
+            }
+        }
+        let wires = wires
+            .into_iter()
+            .map(|((peer, is_sender), rings)| WirePlan {
+                peer,
+                side: if is_sender {
+                    Side::Sends
+                } else {
+                    Side::Receives
+                },
+                rings,
+            });
+        wires.collect()
+    }
+
+    /// The number that each ring to or from another host has among a calendar's.
+    pub(crate) fn wired_rings(&self, plan: &Plan, calendar: usize) -> BTreeMap<RingId, u32> {
+        let wires = self.wires(plan, calendar);
+        let rings = wires.iter().flat_map(|wire| &wire.rings);
+        rings.copied().zip(0..).collect()
+    }
+}
+
+/// Where the tokens of a ring are put that come from another host.
+#[derive(Clone, Copy)]
+struct RingPlace {
+    /// The first new token of place 0; null for rings that this worker sends on.
+    base: *mut u8,
+    stride_bytes: usize,
+    blocks: u64,
+    block_tokens: u64,
+    token_bytes: usize,
+}
+
+/// The places of a worker's wired rings.
+struct RingPlaces(Vec<RingPlace>);
+
+impl RingMemory for RingPlaces {
+    fn place(&mut self, ring: usize, first: u64, bytes: usize) -> &mut [u8] {
+        let place = self.0[ring];
+        let offset_tokens = first % place.block_tokens;
+        let offset_bytes = offset_tokens as usize * place.token_bytes;
+        let block_bytes = place.block_tokens as usize * place.token_bytes;
+        assert!(
+            !place.base.is_null() && offset_bytes + bytes <= block_bytes,
+            "tokens that come stay in their block"
+        );
+        let index = (first / place.block_tokens % place.blocks) as usize;
+        let start = place
+            .base
+            .wrapping_add(index * place.stride_bytes + offset_bytes);
+        // SAFETY: the block's place is in the exchange region at the offset of a verified plan, which the worker's
+        // `RingPlaces` keep alive with the epoch; the place has been released, so nobody but this worker's thread uses it
+        // before the tokens are published, which is after the slice is gone.
+        unsafe { std::slice::from_raw_parts_mut(start, bytes) }
+    }
+}
+
+/// The wires of the worker of this thread.
+struct WorkerWires {
+    wires: Wires,
+    places: RingPlaces,
+    stop: OwnedFd,
+    /// What went wrong while the worker slept for something else.
+    failed: Option<WireStop>,
+    /// What the places are in.
+    _memory: Arc<crate::transport::epoch::EpochMemory>,
+}
+
+thread_local! {
+    static WIRES: RefCell<Option<WorkerWires>> = const { RefCell::new(None) };
+}
+
+/// Takes the wires away from the thread when the worker's part is over.
+pub(super) struct OpenWires(());
+
+impl Drop for OpenWires {
+    fn drop(&mut self) {
+        duties::set(None);
+        WIRES.with_borrow_mut(|wires| *wires = None);
+    }
+}
+
+/// Opens the wires of a calendar, on the worker's own thread. Nothing if it has none.
+///
+/// # Errors
+/// The epoch was stopped, or a peer does not come.
+pub(super) fn open(
+    loaded: &LoadedProgram,
+    spec: &EpochSpec,
+    calendar: usize,
+    memory: &WorkerMemory,
+    wiring: &Wiring,
+) -> Result<Option<OpenWires>, StepStop> {
+    let plan = &loaded.program.plans[spec.plan];
+    let planned = wiring.wires(plan, calendar);
+    if planned.is_empty() {
+        return Ok(None);
+    }
+    let failed = |error: std::io::Error| wire_fault(error.to_string());
+    let stop = memory.epoch.stop_event().map_err(failed)?;
+    let wires_stop = stop.try_clone().map_err(failed)?;
+    let mut wires = Wires::new(spec.epoch, wires_stop, spec.checksums);
+    let mut places = RingPlaces(Vec::new());
+    let deadline = Deadline::after(OPEN_LIMIT);
+
+    for wire in planned {
+        let peer = format!(
+            "{} on host {}",
+            loaded.program.machine.devices[spec.devices[wire.peer]].name,
+            wiring.names[wiring.hosts[wire.peer]]
+        );
+        let opened = open_wire(spec, calendar, memory, wiring, &wire, deadline);
+        let socket = opened.map_err(|error| match memory.epoch.common.stop.is_set() {
+            true => StepStop::Stopped,
+            false => wire_fault(format!("no wire to {peer}: {error}")),
+        })?;
+        let specs = ring_specs(loaded, plan, &wire);
+        places.add(loaded, plan, memory, &wire);
+        let added = wires.add(socket, peer, wire.side, specs);
+        added.map_err(|error| wire_fault(error.to_string()))?;
+    }
+
+    let worker_wires = WorkerWires {
+        wires,
+        places,
+        stop,
+        failed: None,
+        _memory: Arc::clone(&memory.epoch),
+    };
+    WIRES.with_borrow_mut(|wires| *wires = Some(worker_wires));
+    duties::set(Some(attend));
+    Ok(Some(OpenWires(())))
+}
+
+/// What both ends know of a wire's rings.
+fn ring_specs(loaded: &LoadedProgram, plan: &Plan, wire: &WirePlan) -> Vec<RingSpec> {
+    let sends = checksum::sends(plan);
+    let specs = wire.rings.iter().map(|ring| {
+        let buffer = &plan.buffers[plan.rings[*ring].buffer];
+        let channel = &loaded.program.graph.channels[buffer.channel];
+        let ranges = sends[*ring].iter();
+        RingSpec {
+            ring: ring.0,
+            token_bytes: channel.token.bytes(),
+            block_tokens: buffer.block_tokens,
+            blocks: u64::from(buffer.blocks),
+            sends: ranges.map(|(from, end)| end - from).collect(),
+        }
+    });
+    specs.collect()
+}
+
+impl RingPlaces {
+    /// Adds the places of a wire's rings.
+    fn add(&mut self, loaded: &LoadedProgram, plan: &Plan, memory: &WorkerMemory, wire: &WirePlan) {
+        for ring in &wire.rings {
+            let buffer = &plan.buffers[plan.rings[*ring].buffer];
+            let channel = &loaded.program.graph.channels[buffer.channel];
+            let token_bytes = channel.token.bytes();
+            let head_bytes = (buffer.head_tokens * token_bytes) as usize;
+            self.0.push(RingPlace {
+                base: match wire.side {
+                    Side::Sends => std::ptr::null_mut(),
+                    Side::Receives => memory.base(buffer).wrapping_add(head_bytes),
+                },
+                stride_bytes: buffer.stride_bytes as usize,
+                blocks: u64::from(buffer.blocks),
+                block_tokens: buffer.block_tokens,
+                token_bytes: token_bytes as usize,
+            });
+        }
+    }
+}
+
+/// The connection of one wire: the sender dials, the receiver is dialed.
+fn open_wire(
+    spec: &EpochSpec,
+    calendar: usize,
+    memory: &WorkerMemory,
+    wiring: &Wiring,
+    wire: &WirePlan,
+    deadline: Deadline,
+) -> Result<std::net::TcpStream, String> {
+    let is_stopped = || memory.epoch.common.stop.is_set();
+    let (sender, receiver) = match wire.side {
+        Side::Sends => (calendar, wire.peer),
+        Side::Receives => (wire.peer, calendar),
+    };
+    let key = WireKey {
+        epoch: spec.epoch,
+        sender: sender as u32,
+        receiver: receiver as u32,
+    };
+    if wire.side == Side::Receives {
+        return wiring.switchboard.take(key, deadline, is_stopped);
+    }
+
+    let hello = Hello {
+        purpose: Purpose::Wire,
+        run: wiring.run,
+        epoch: spec.epoch,
+        plan: wiring.plan,
+        sender: key.sender,
+        receiver: key.receiver,
+    };
+    let address = wiring.addresses[wiring.hosts[wire.peer]];
+    loop {
+        let connected = connect_by(address, Deadline::after(DIAL_LIMIT));
+        let error = match connected {
+            Ok(socket) => {
+                let dialed = dial(socket, &hello, &wiring.token, deadline);
+                return dialed.map_err(|error| error.to_string());
+            }
+            Err(error) => format!("{address}: {error}"),
+        };
+        if is_stopped() || deadline.left_ns() == Some(0) {
+            return Err(error);
+        }
+    }
+}
+
+fn wire_fault(text: String) -> StepStop {
+    StepStop::Fault(WorkerFault::Wire(text))
+}
+
+/// Attends to the wires while the worker sleeps for something else.
+fn attend() {
+    WIRES.with(|wires| {
+        let Ok(mut wires) = wires.try_borrow_mut() else {
+            return;
+        };
+        if let Some(wires) = &mut *wires
+            && wires.failed.is_none()
+        {
+            wires.failed = wires.wires.pump(&mut wires.places).err();
+        }
+    });
+}
+
+/// Does something with the wires of this thread.
+fn with_wires(
+    act: impl FnOnce(&mut Wires, &mut RingPlaces) -> Result<(), WireStop>,
+) -> Result<(), StepStop> {
+    WIRES.with_borrow_mut(|wires| {
+        // A calendar is lowered to wire instructions only where its worker opens wires.
+        let Some(worker_wires) = wires else {
+            return Err(wire_fault("the worker has no wires".to_owned()));
+        };
+        let result = match worker_wires.failed.take() {
+            Some(stop) => Err(stop),
+            None => act(&mut worker_wires.wires, &mut worker_wires.places),
+        };
+        result.map_err(|stop| worker_wires.step_stop(stop))
+    })
+}
+
+pub(super) fn wait_released(ring: u32, blocks: u64) -> Result<(), StepStop> {
+    with_wires(|wires, places| wires.wait_released(ring as usize, blocks, Deadline::NEVER, places))
+}
+
+pub(super) fn wait_published(ring: u32, tokens: u64) -> Result<(), StepStop> {
+    with_wires(|wires, places| wires.wait_published(ring as usize, tokens, Deadline::NEVER, places))
+}
+
+pub(super) fn send(ring: u32, count: u64, payload: &[u8]) -> Result<(), StepStop> {
+    with_wires(|wires, places| wires.send(ring as usize, count, payload, places))
+}
+
+pub(super) fn release(ring: u32, blocks: u64) -> Result<(), StepStop> {
+    with_wires(|wires, _| wires.release(ring as usize, blocks))
+}
+
+/// Everything is sent: waits until the receivers have read it.
+pub(super) fn finish() -> Result<(), StepStop> {
+    with_wires(Wires::finish)
+}
+
+impl WorkerWires {
+    /// What the end of a wait is to the worker. A peer that is gone is not this worker's fault: its host's loss stops the
+    /// epoch, which is waited for.
+    #[cold]
+    fn step_stop(&self, stop: WireStop) -> StepStop {
+        let error = match stop {
+            WireStop::Stopped | WireStop::TimedOut => return StepStop::Stopped,
+            WireStop::Failed(error) => error,
+        };
+        let is_gone = match &error {
+            WireError::Gone { .. } => true,
+            WireError::Frame { source, .. } => matches!(source, FrameError::Cut { .. }),
+            _ => false,
+        };
+        if is_gone && self.is_stopped_soon() {
+            return StepStop::Stopped;
+        }
+        wire_fault(error.to_string())
+    }
+
+    fn is_stopped_soon(&self) -> bool {
+        let limit = Timespec {
+            tv_sec: GONE_LIMIT_S,
+            tv_nsec: 0,
+        };
+        let mut polled = [PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN)];
+        poll(&mut polled, Some(&limit)).is_ok_and(|ready| ready > 0)
+    }
+}

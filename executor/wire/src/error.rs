@@ -1,0 +1,234 @@
+//! What can go wrong on a wire. Each error says where, which two values disagree, and what to do about it.
+
+use std::net::SocketAddr;
+
+/// A frame that cannot be one, or that does not fit the ring it is for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// Neither tokens, nor a credit, nor a close.
+    #[error(
+        "a frame of kind {found}; kinds are 1 (tokens), 2 (credit) and 3 (close): both hosts must run the same zbmd"
+    )]
+    Kind {
+        /// As it came.
+        found: u8,
+    },
+    /// The header, or the payload with it, is not what was sent.
+    #[error(
+        "a frame for ring {ring} has check {found:08x}, it was sent with {sent:08x}: the network changes bytes, or the peer is no wire"
+    )]
+    Check {
+        /// As the header has it.
+        ring: u32,
+        /// As the header has it.
+        sent: u32,
+        /// Of what came.
+        found: u32,
+    },
+    /// More bytes than any block has.
+    #[error(
+        "a frame of {bytes} bytes; none has more than {most}: the peer is no wire, or runs another bundle"
+    )]
+    Length {
+        /// As the header has it.
+        bytes: u64,
+        /// The longest that there can be.
+        most: u64,
+    },
+    /// A ring that does not come over this connection.
+    #[error(
+        "a frame for ring {ring}, which is not one of the {rings} rings of this connection: the peer runs another bundle"
+    )]
+    Ring {
+        /// As the header has it.
+        ring: u32,
+        /// How many there are.
+        rings: usize,
+    },
+    /// A kind that the other side of this connection does not send.
+    #[error(
+        "a frame of {kind} for ring {ring} from the side that {expected}: the peer has the two sides confused"
+    )]
+    Direction {
+        /// As the header has it.
+        ring: u32,
+        /// What came.
+        kind: &'static str,
+        /// What that side does.
+        expected: &'static str,
+    },
+    /// A count that does not follow from the last one.
+    #[error(
+        "ring {ring} goes from {before} to {count}, at most {most} is possible: the peer runs another bundle, or counts wrong"
+    )]
+    Count {
+        /// The ring.
+        ring: u32,
+        /// The last count.
+        before: u64,
+        /// The one that came.
+        count: u64,
+        /// The highest that could have come.
+        most: u64,
+    },
+    /// A payload that has not the bytes of its tokens.
+    #[error(
+        "ring {ring}: {found} bytes for {tokens} tokens, which have {expected}: the peer runs another bundle"
+    )]
+    Bytes {
+        /// The ring.
+        ring: u32,
+        /// By the counts.
+        tokens: u64,
+        /// As the header has it.
+        found: u64,
+        /// That many tokens have.
+        expected: u64,
+    },
+    /// The connection ended in the middle of a frame.
+    #[error(
+        "the connection ended after {found} of a frame's {expected} bytes: the peer is gone, or the network cut it off"
+    )]
+    Cut {
+        /// Bytes that came.
+        found: u64,
+        /// Bytes that it has.
+        expected: u64,
+    },
+}
+
+/// Why a wire carries nothing any more.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The other side ended the connection.
+    #[error("the connection to {peer} has ended: that host, or the network to it, is gone")]
+    Gone {
+        /// Who it was.
+        peer: String,
+    },
+    /// What came is no frame.
+    #[error("{peer}: {source}")]
+    Frame {
+        /// Who sent it.
+        peer: String,
+        /// What is wrong with it.
+        source: FrameError,
+    },
+    /// What the system says.
+    #[error("the connection to {peer}: {source}")]
+    System {
+        /// The other side.
+        peer: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// More connections than one `poll` takes.
+    #[error(
+        "a worker with {found} wires; at most {most} are possible: place its actors on fewer hosts"
+    )]
+    TooMany {
+        /// How many it would have.
+        found: usize,
+        /// The limit.
+        most: usize,
+    },
+}
+
+/// Why a handshake failed.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The other side is not one of ours, or of another version.
+    #[error(
+        "{peer} does not begin as zbmd does (it sent {found:02x?}): another program, or another version, listens or dials there"
+    )]
+    NotOurs {
+        /// The other side.
+        peer: SocketAddr,
+        /// The first bytes.
+        found: [u8; 8],
+    },
+    /// The code over the hello does not fit our token.
+    #[error("{peer} does not know our token: give both hosts the same --token-file")]
+    Token {
+        /// The other side.
+        peer: SocketAddr,
+    },
+    /// The other side refused us.
+    #[error("{peer} refused the connection: {why}")]
+    Refused {
+        /// The other side.
+        peer: SocketAddr,
+        /// What it said.
+        why: Refusal,
+    },
+    /// The other side closed the connection, or took too long.
+    #[error("the handshake with {peer} ended after {found} of {expected} bytes: {source}")]
+    Cut {
+        /// The other side.
+        peer: SocketAddr,
+        /// Bytes that came.
+        found: usize,
+        /// Bytes that the message has.
+        expected: usize,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A hello that asks for nothing we know.
+    #[error(
+        "{peer} asks for a connection of kind {found}; kinds are 1 (control) and 2 (wire): both hosts must run the same zbmd"
+    )]
+    Purpose {
+        /// The other side.
+        peer: SocketAddr,
+        /// As it came.
+        found: u8,
+    },
+    /// What the system says.
+    #[error("{peer}: {source}")]
+    System {
+        /// The other side.
+        peer: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+/// Why a connection was refused, as the refusing side says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refusal {
+    /// The code over the hello does not fit the token.
+    Token = 1,
+    /// Another run.
+    Run = 2,
+    /// An epoch that is over.
+    Epoch = 3,
+    /// Another plan.
+    Plan = 4,
+    /// Nobody here waits for such a connection.
+    Unknown = 5,
+    /// There are too many connections, or somebody else is served.
+    Busy = 6,
+}
+
+impl Refusal {
+    /// From its number.
+    pub fn from_code(code: u8) -> Option<Self> {
+        use Refusal::{Busy, Epoch, Plan, Run, Token, Unknown};
+        let all = [Token, Run, Epoch, Plan, Unknown, Busy];
+        all.into_iter().find(|refusal| *refusal as u8 == code)
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Token => "our token is not its own: give both hosts the same --token-file",
+            Self::Run => "it belongs to another run: end that, or start another agent",
+            Self::Epoch => "the epoch is over there",
+            Self::Plan => "it runs another plan: both hosts must have the same bundle",
+            Self::Unknown => "nobody waits for this connection there",
+            Self::Busy => "it serves another run: end that, or start another agent",
+        })
+    }
+}

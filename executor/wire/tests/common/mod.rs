@@ -1,0 +1,91 @@
+//! Wires between two threads over loopback.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+
+use rustix::event::{EventfdFlags, eventfd};
+use zbmd_wire::frame::{FrameHeader, FrameKind};
+use zbmd_wire::wires::{RingMemory, RingSpec, Side, Wires};
+
+pub(crate) const EPOCH: u64 = 5;
+
+/// Places of rings that are all alike.
+pub(crate) struct Places {
+    pub(crate) bytes: Vec<Vec<u8>>,
+    pub(crate) token_bytes: u64,
+    pub(crate) block_tokens: u64,
+    pub(crate) blocks: u64,
+}
+
+impl Places {
+    pub(crate) fn of(rings: &[RingSpec]) -> Self {
+        let spec = &rings[0];
+        let bytes = spec.token_bytes * spec.block_tokens * spec.blocks;
+        Self {
+            bytes: rings.iter().map(|_| vec![0; bytes as usize]).collect(),
+            token_bytes: spec.token_bytes,
+            block_tokens: spec.block_tokens,
+            blocks: spec.blocks,
+        }
+    }
+
+    /// The bytes of a block.
+    pub(crate) fn block(&self, ring: usize, block: u64) -> &[u8] {
+        let bytes = (self.block_tokens * self.token_bytes) as usize;
+        let start = (block % self.blocks) as usize * bytes;
+        &self.bytes[ring][start..start + bytes]
+    }
+}
+
+impl RingMemory for Places {
+    fn place(&mut self, ring: usize, first: u64, bytes: usize) -> &mut [u8] {
+        let tokens = first % (self.block_tokens * self.blocks);
+        let start = (tokens * self.token_bytes) as usize;
+        &mut self.bytes[ring][start..start + bytes]
+    }
+}
+
+pub(crate) fn socket_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = listener.local_addr().expect("an address");
+    let dialed = TcpStream::connect(address).expect("connected");
+    (dialed, listener.accept().expect("accepted").0)
+}
+
+pub(crate) fn stop_event() -> OwnedFd {
+    eventfd(0, EventfdFlags::NONBLOCK).expect("an eventfd")
+}
+
+pub(crate) fn ring(number: u32, token_bytes: u64, block_tokens: u64, sends: &[u64]) -> RingSpec {
+    RingSpec {
+        ring: number,
+        token_bytes,
+        block_tokens,
+        blocks: 2,
+        sends: sends.into(),
+    }
+}
+
+/// The worker at one end of a connection.
+pub(crate) fn end(
+    socket: TcpStream,
+    side: Side,
+    rings: &[RingSpec],
+    checks_payloads: bool,
+) -> Wires {
+    let mut wires = Wires::new(EPOCH, stop_event(), checks_payloads);
+    let added = wires.add(socket, "the other side".to_owned(), side, rings.to_vec());
+    added.expect("added");
+    wires
+}
+
+pub(crate) fn tokens_header(ring: u32, count: u64, bytes: u32) -> FrameHeader {
+    FrameHeader {
+        epoch: EPOCH,
+        ring,
+        kind: FrameKind::Tokens,
+        count,
+        bytes,
+    }
+}

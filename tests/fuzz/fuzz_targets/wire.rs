@@ -1,0 +1,105 @@
+//! What strangers send to an agent, and what peers send on a wire: any hello and any frames end in an error or are what they
+//! say they are.
+#![no_main]
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use zbmd_wire::frame::{FrameHeader, HEADER_BYTES};
+use zbmd_wire::handshake::{HELLO_BYTES, Hello};
+use zbmd_wire::token::Token;
+use zbmd_wire::wires::{RingMemory, RingSpec, Side, Wires};
+
+static TOKEN: LazyLock<Token> = LazyLock::new(|| Token::of(b"a token of the fuzzer"));
+static LISTENER: LazyLock<TcpListener> =
+    LazyLock::new(|| TcpListener::bind("127.0.0.1:0").expect("bound"));
+
+/// Two places of 16 tokens of 4 bytes for each ring.
+struct Places(Vec<u8>);
+
+impl RingMemory for Places {
+    fn place(&mut self, ring: usize, first: u64, bytes: usize) -> &mut [u8] {
+        let start = ring * 128 + (first % 32) as usize * 4;
+        assert!(bytes <= 64 && start % 64 + bytes <= 64, "it stays in its place");
+        &mut self.0[start..start + bytes]
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((&choice, rest)) = bytes.split_first() else {
+        return;
+    };
+    match choice % 4 {
+        0 => hello(rest),
+        1 => header(rest),
+        2 => frames(rest, Side::Receives, choice & 4 != 0),
+        _ => frames(rest, Side::Sends, choice & 4 != 0),
+    }
+});
+
+fn hello(bytes: &[u8]) {
+    let mut message = [0; HELLO_BYTES];
+    let length = bytes.len().min(HELLO_BYTES);
+    message[..length].copy_from_slice(&bytes[..length]);
+    let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+    let decoded = Hello::decode(&message, b"a challenge", &TOKEN, peer);
+    decoded.expect_err("nobody guesses the code");
+}
+
+fn header(bytes: &[u8]) {
+    let mut message = [0; HEADER_BYTES];
+    let length = bytes.len().min(HEADER_BYTES);
+    message[..length].copy_from_slice(&bytes[..length]);
+    if let Ok((header, sum)) = FrameHeader::decode(&message) {
+        let again = FrameHeader::decode(&header.encode(sum));
+        assert_eq!(again, Ok((header, sum)));
+    }
+}
+
+/// Each piece begins with what is done to a header: kept as it is, or given the check that it needs to be looked at further.
+fn frames(bytes: &[u8], side: Side, is_known: bool) {
+    let address = LISTENER.local_addr().expect("an address");
+    let mut peer = TcpStream::connect(address).expect("connected");
+    let socket = LISTENER.accept().expect("accepted").0;
+    for piece in bytes.chunks(40) {
+        let sent = match FrameHeader::decode(&std::array::from_fn(|i| *piece.get(i).unwrap_or(&0))) {
+            Ok((header, _)) => peer
+                .write_all(&header.encode(0))
+                .and_then(|()| peer.write_all(piece.get(32..).unwrap_or(&[]))),
+            Err(_) => peer.write_all(piece),
+        };
+        if sent.is_err() {
+            break;
+        }
+    }
+    drop(peer);
+
+    let never: OwnedFd = tempfile::tempfile().expect("a file").into();
+    let mut wires = Wires::new(0, never, false);
+    let sends: &[u64] = if is_known { &[16] } else { &[] };
+    let rings = [0, 1].map(|ring| RingSpec {
+        ring,
+        token_bytes: 4,
+        block_tokens: 16,
+        blocks: 2,
+        sends: sends.into(),
+    });
+    let added = wires.add(socket, "the fuzzer".to_owned(), side, rings.to_vec());
+    added.expect("added");
+    let mut places = Places(vec![0; 256]);
+    for block in 1..20 {
+        if wires.pump(&mut places).is_err() {
+            return;
+        }
+        for ring in 0..2 {
+            let (published, released) = wires.counts(ring);
+            assert!(published <= 16 * (released + 2), "no more than there are places");
+            if side == Side::Receives && published >= 16 * block && wires.release(ring, block).is_err() {
+                return;
+            }
+        }
+    }
+}

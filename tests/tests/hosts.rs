@@ -1,0 +1,262 @@
+//! Runs over two hosts: this process is the conductor, agents are processes of their own, and what goes between them goes
+//! over loopback. Outputs are those of a run on one host, bit for bit, whatever becomes of the agents.
+//!
+//! No test harness: this program is its own `zbmd-run agent`.
+
+use std::process::ExitCode;
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> ExitCode {
+    println!("skipped: runs over several hosts need Linux");
+    ExitCode::SUCCESS
+}
+
+#[cfg(target_os = "linux")]
+fn main() -> ExitCode {
+    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+    zbmd_tests::child_run::run_or_test(run, linux::main)
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::io::{BufRead, BufReader};
+    use std::net::SocketAddr;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Stdio};
+    use std::time::Duration;
+
+    use rustix::process::{Pid, Signal, kill_process};
+    use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+    use zbmd_executor::{Engine, Hosts, Isolation, RunOptions, Token};
+    use zbmd_tests::child_run;
+    use zbmd_tests::harness::{self, Test};
+    use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
+
+    const TESTS: [Test; 4] = [
+        (
+            "two_hosts_give_what_one_gives",
+            two_hosts_give_what_one_gives,
+        ),
+        ("killed_agents", killed_agents),
+        ("a_stopped_agent", a_stopped_agent),
+        ("a_wrong_token", a_wrong_token),
+    ];
+
+    pub(super) fn main() {
+        harness::run(&TESTS, || true);
+    }
+
+    const MACHINE: &str = r#"Machine(
+        devices: [
+            Device(name: "left:0", backend: cpu),
+            Device(name: "right:0", backend: cpu), Device(name: "right:1", backend: cpu),
+        ],
+        hosts: { "left": ["left:0"], "right": ["right:0", "right:1"] },
+        links: [
+            Link(from: "right", to: "right"),
+            Link(from: "left", to: "right", both: true, bandwidth: "10GB/s", latency: "1us"),
+        ],
+    )"#;
+
+    const MODEL: &str = r#"Model(
+        name: "hosts",
+        sources: { "in": Stream(dtype: f32) },
+        actors: {
+            "a": Fir(design: { "kind": "lowpass", "cutoff": 0.2, "rate": 1, "taps": 400, "window": { "kaiser": 7.9 } }),
+            "b": Fir(design: { "kind": "lowpass", "cutoff": 0.3, "rate": 1, "taps": 400, "window": { "kaiser": 7.9 } }),
+            "c": Fir(design: { "kind": "lowpass", "cutoff": 0.1, "rate": 1, "taps": 400, "window": { "kaiser": 7.9 } }),
+        },
+        channels: [
+            (from: "in", to: ["a"]), (from: "a", to: ["b"]), (from: "b", to: ["c"]), (from: "c", to: ["out"]),
+        ],
+        sinks: { "out": Stream() },
+        pins: { "in": "left:0", "out": "left:0" },
+    )"#;
+
+    const SECRET: &str = "a token of the test";
+    const FEED: Feed = Feed {
+        seed: 5,
+        iterations: 400_000,
+        per_s: Some(400_000.0),
+    };
+
+    fn engine(folder: &Path) -> Engine {
+        let machine = folder.join("cluster.ron");
+        std::fs::write(&machine, MACHINE).expect("written");
+        let registry = zbmd_backends::standard_registry();
+        let options = CompileOptions {
+            machine: MachineChoice::File(machine),
+            contingencies: Losses::Hosts,
+            ..CompileOptions::default()
+        };
+        let compiled = compile_str("hosts.ron", MODEL, "", &options);
+        let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+        let engine = Engine::new(compiled.program, &registry).expect("an engine");
+        let program = engine.program();
+        let hosts_used = program.plans[zbmd_ir::PlanId(0)].calendars.iter();
+        let devices: Vec<u32> = hosts_used.map(|calendar| calendar.device.0).collect();
+        assert!(
+            devices.contains(&0) && devices.len() > 1,
+            "both hosts work: {devices:?}"
+        );
+        engine
+    }
+
+    /// `zbmd-run agent` in a process of its own.
+    struct AgentProcess {
+        child: Child,
+        address: SocketAddr,
+    }
+
+    impl AgentProcess {
+        fn start(token_file: &Path) -> Self {
+            let mut child = child_run::command()
+                .args(["agent", "--listen", "127.0.0.1:0", "--token-file"])
+                .arg(token_file)
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("started");
+            let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+            let line = lines.next().expect("a line").expect("text");
+            let address = line.rsplit(' ').next().expect("an address");
+            let address = address.parse().unwrap_or_else(|_| panic!("{line}"));
+            // Nobody keeps it from saying more.
+            std::thread::spawn(move || lines.for_each(drop));
+            Self { child, address }
+        }
+
+        fn signal(&self, signal: Signal) {
+            let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
+            kill_process(pid, signal).expect("it is there");
+        }
+    }
+
+    impl Drop for AgentProcess {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    fn token_file(folder: &Path) -> PathBuf {
+        let path = folder.join("token");
+        std::fs::write(&path, SECRET).expect("written");
+        let owner_only = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&path, owner_only).expect("its owner may");
+        path
+    }
+
+    fn host_options(engine: &Engine, agent: &AgentProcess, lease: Duration) -> RunOptions {
+        let mut options = options(Isolation::Threads);
+        options.supervised = Some(supervised(engine, HARDY, None));
+        options.hosts = Some(Hosts {
+            agents: vec![("right".to_owned(), agent.address)],
+            token: Token::of(SECRET.as_bytes()),
+            lease,
+        });
+        options
+    }
+
+    /// What a run on this host alone gives.
+    fn on_one_host(engine: &Engine) -> Told {
+        let feed = Feed {
+            per_s: None,
+            ..FEED
+        };
+        let told = live(engine, feed, options(Isolation::Threads));
+        told.outcome.as_ref().expect("it runs");
+        told
+    }
+
+    const LONG_LEASE: Duration = Duration::from_secs(5);
+
+    fn two_hosts_give_what_one_gives() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = engine(folder.path());
+        let expected = on_one_host(&engine);
+        let agent = AgentProcess::start(&token_file(folder.path()));
+        // One agent serves one run after the other; with checksums, payloads are checked on the way.
+        for checksums in [false, true] {
+            let mut options = host_options(&engine, &agent, LONG_LEASE);
+            options.checksums = checksums;
+            let feed = Feed {
+                per_s: None,
+                ..FEED
+            };
+            let told = live(&engine, feed, options);
+            let outcome = told.outcome.expect("it runs");
+            let events = &told.events;
+            assert_eq!(outcome.report.recoveries, 0, "nothing is lost: {events:?}");
+            assert_eq!(told.sinks, expected.sinks);
+        }
+    }
+
+    /// Whether the loss of the host was one event, and the run went on without it.
+    fn check_loss(told: &Told, expected: &Told, what: &str) {
+        let text = format!("{:?}", told.events);
+        assert!(told.outcome.is_ok(), "{what}: {:?}", told.outcome);
+        assert!(text.contains("host right is gone"), "{what}: {text}");
+        assert_eq!(told.sinks, expected.sinks, "{what}");
+    }
+
+    fn killed_agents() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = engine(folder.path());
+        let expected = on_one_host(&engine);
+        let token_file = token_file(folder.path());
+        for seed in 0..5u64 {
+            let agent = AgentProcess::start(&token_file);
+            let options = host_options(&engine, &agent, LONG_LEASE);
+            let after = Duration::from_millis(50 + (seed * 7919) % 700);
+            let told = live_with(&engine, FEED, options, |_, _| {
+                std::thread::sleep(after);
+                agent.signal(Signal::KILL);
+            });
+            check_loss(&told, &expected, &format!("killed after {after:?}"));
+        }
+    }
+
+    fn a_stopped_agent() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = engine(folder.path());
+        let expected = on_one_host(&engine);
+        let agent = AgentProcess::start(&token_file(folder.path()));
+        let options = host_options(&engine, &agent, Duration::from_millis(300));
+        let told = live_with(&engine, FEED, options, |_, _| {
+            std::thread::sleep(Duration::from_millis(200));
+            agent.signal(Signal::STOP);
+            // It goes on when it has been given up, in the middle of the run.
+            std::thread::sleep(Duration::from_millis(500));
+            agent.signal(Signal::CONT);
+        });
+        check_loss(&told, &expected, "stopped");
+        let text = format!("{:?}", told.events);
+        assert!(text.contains("it has been silent for 300 ms"), "{text}");
+    }
+
+    fn a_wrong_token() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = engine(folder.path());
+        let agent = AgentProcess::start(&token_file(folder.path()));
+        let mut options = host_options(&engine, &agent, LONG_LEASE);
+        if let Some(hosts) = &mut options.hosts {
+            hosts.token = Token::of(b"another token of the test");
+        }
+        let error = engine.start(options).expect_err("refused").to_string();
+        assert!(
+            error.contains("host right") && error.contains("--token-file"),
+            "{error}"
+        );
+
+        // A host that the machine does not have, and one too few.
+        for agents in [vec![("middle".to_owned(), agent.address)], Vec::new()] {
+            let mut options = host_options(&engine, &agent, LONG_LEASE);
+            if let Some(hosts) = &mut options.hosts {
+                hosts.agents = agents;
+            }
+            let error = engine.start(options).expect_err("refused").to_string();
+            assert!(error.contains("hosts"), "{error}");
+        }
+    }
+}
