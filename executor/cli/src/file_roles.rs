@@ -32,7 +32,7 @@ pub(super) enum Access {
 
 /// Every option that names files, as `--help` has it, and what it does with them. A test compares it with the options
 /// that the command has: whoever adds one adds it here and in [`named_files`].
-pub(super) const FILE_OPTIONS: [(&str, Access); 12] = [
+pub(super) const FILE_OPTIONS: &[(&str, Access)] = &[
     ("BUNDLE", Access::Read),
     ("--input", Access::Read),
     ("--output", Access::Write),
@@ -45,6 +45,8 @@ pub(super) const FILE_OPTIONS: [(&str, Access); 12] = [
     ("--checkpoint", Access::Folder),
     ("--record", Access::Folder),
     ("--inject", Access::Read),
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    ("--token-file", Access::Read),
 ];
 
 /// A file of the command line.
@@ -149,6 +151,8 @@ fn named_files(args: &Args, files: &Files) -> Vec<NamedFile> {
         ("--checkpoint", args.checkpoint.as_ref()),
         ("--record", args.record.as_ref()),
         ("--inject", inject_path.as_ref()),
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        ("--token-file", args.token_file.as_ref()),
     ];
     for (option, path) in single_files {
         let Some(path) = path else { continue };

@@ -41,10 +41,14 @@ fn show_plan(args: &Inspect, machine: &Path) -> Result<String, Diagnostics> {
         ..
     } = &simulated;
     Ok(match args.format {
-        Format::Json => serde_json::to_string_pretty(&**plan).unwrap_or_default() + "\n",
+        Format::Json => {
+            let text = serde_json::to_string_pretty(&**plan);
+            text.expect("a plan has only what JSON has") + "\n"
+        }
         Format::Ron => {
             let style = ron::ser::PrettyConfig::default();
-            ron::ser::to_string_pretty(&**plan, style).unwrap_or_default() + "\n"
+            let text = ron::ser::to_string_pretty(&**plan, style);
+            text.expect("a plan has only what RON has") + "\n"
         }
         Format::Svg => tick_drawing(graph, machine, plan),
         Format::Html => page(&simulated),
