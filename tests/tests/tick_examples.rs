@@ -767,7 +767,7 @@ impl Order {
 /// The same trading without books: lists of orders, from which one share after another changes hands.
 fn trading(seeds: &[u32]) -> Trading {
     let mut randoms = seeds.to_vec();
-    let mut owned = vec![[FIRST_SHARES; SHARES]; TRADERS];
+    let mut owned = [[FIRST_SHARES; SHARES]; TRADERS];
     // What each trader gets back in the rounds to come: bought shares, and those that nobody wanted.
     let mut returns = VecDeque::from(vec![vec![[0; SHARES]; TRADERS]; 2]);
     let mut found = Trading {
