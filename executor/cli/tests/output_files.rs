@@ -85,6 +85,7 @@ fn every_pair_of_options_on_one_file_is_refused_if_one_of_them_writes() {
         "--load-state",
         "--supervise",
         "--inject",
+        "--token-file",
     ];
     let mut refused = 0;
     for (index, first) in options.iter().enumerate() {
