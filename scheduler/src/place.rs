@@ -196,25 +196,13 @@ pub(crate) fn place(
 ) -> PlacedClusters {
     let placed = place_on_few_devices(problem, loads, allowed, goal, control);
     let asks_for_period_alone = goal.pipelined && goal.objective == Objective::PERIOD;
-    let Some(estimate) = placed.estimate.filter(|_| asks_for_period_alone) else {
+    if !asks_for_period_alone {
         return placed;
-    };
+    }
 
-    let in_few_stages = place_in_few_stages(problem, loads, placed, estimate, goal, control);
-    let Some(estimate) = in_few_stages.estimate else {
-        return in_few_stages;
-    };
-    match search_harder(
-        problem,
-        loads,
-        &in_few_stages.devices,
-        estimate,
-        goal,
-        control,
-    ) {
-        Some((quicker, estimate)) => {
-            place_in_few_stages(problem, loads, quicker, estimate, goal, control)
-        }
+    let in_few_stages = place_in_few_stages(problem, loads, placed, goal, control);
+    match search_harder(problem, loads, &in_few_stages, goal, control) {
+        Some(quicker) => place_in_few_stages(problem, loads, quicker, goal, control),
         None => in_few_stages,
     }
 }
@@ -224,12 +212,12 @@ pub(crate) fn place(
 fn search_harder(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
-    known: &[DeviceId],
-    estimate: Estimate,
+    known: &PlacedClusters,
     goal: PlacementGoal,
     control: &mut Control<'_>,
-) -> Option<(PlacedClusters, Estimate)> {
-    let devices = used_devices(known);
+) -> Option<PlacedClusters> {
+    let estimate = known.estimate?;
+    let devices = used_devices(&known.devices);
     let loses_to = |cost| estimate.cost > cost::percent_more(cost, MAX_PERIOD_LOSS_PERCENT);
     let is_small = loads.len() < THOROUGH_CLUSTERS.end && devices.len() <= FEW_DEVICES;
     if problem.options.level != Level::Fast || !is_small || !loses_to(estimate.bound) {
@@ -238,12 +226,7 @@ fn search_harder(
 
     let placement_problem = placement_problem(problem, loads, &devices, goal);
     let found = assign::solve_by_annealing(&placement_problem, control).ok()?;
-    if !loses_to(found.evaluation.cost) {
-        return None;
-    }
-    let placed = PlacedClusters::found(&found, &devices, estimate.bound);
-    let estimate = placed.estimate?;
-    Some((placed, estimate))
+    loses_to(found.evaluation.cost).then(|| PlacedClusters::found(&found, &devices, estimate.bound))
 }
 
 /// The devices of a placement, in their order.
@@ -258,10 +241,12 @@ fn place_in_few_stages(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
     found: PlacedClusters,
-    estimate: Estimate,
     goal: PlacementGoal,
     control: &mut Control<'_>,
 ) -> PlacedClusters {
+    let Some(estimate) = found.estimate else {
+        return found;
+    };
     // The devices stay: what a stage less is worth is not weighed against a device more.
     let devices = used_devices(&found.devices);
     let mut placement_problem = placement_problem(problem, loads, &devices, goal);
