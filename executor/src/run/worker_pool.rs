@@ -162,7 +162,7 @@ impl WorkerPool {
     /// Makes sure that an epoch has its sources and sinks on this host, if there are several.
     ///
     /// # Errors
-    /// It does not.
+    /// One of them is on another host.
     pub(crate) fn check_streams(
         &self,
         plan: PlanId,

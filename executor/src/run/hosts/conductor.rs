@@ -328,6 +328,9 @@ impl HostSet {
         let plan: &Plan = &loaded.program.plans[spec.plan];
         let graph = &loaded.program.graph;
         let hosts = self.hosts_of(spec);
+        let start: Vec<Vec<u8>> = border::read_area(memory, graph, Area::Start)
+            .into_iter()
+            .collect();
         for (host, link) in self.links.iter().enumerate() {
             let Some(link) = link else { continue };
             let calendars: Vec<usize> = (0..plan.calendars.len())
@@ -336,13 +339,12 @@ impl HostSet {
             if calendars.is_empty() {
                 continue;
             }
-            let start = border::read_area(memory, graph, Area::Start);
             let mut addresses = self.addresses.clone();
             // As the agent has reached this host.
             addresses[self.own_host] = link.own_address(self.switchboard.address());
             let order = Order::Begin {
                 spec: Box::new((**spec).clone()),
-                start: start.into_iter().collect(),
+                start: start.clone(),
                 calendars: calendars.iter().map(|calendar| *calendar as u32).collect(),
                 hosts: hosts.iter().map(|host| *host as u32).collect(),
                 own_host: host as u32,
