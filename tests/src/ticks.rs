@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_ir::{Graph, Program, TiSlice};
-use zbmd_tick_scheduler::{contingencies, schedule};
+use zbmd_tick_scheduler::{TickScheduleError, contingencies, schedule, schedule_with_copies};
 use zbmd_tick_sim::machine::{Injection, RunError, RunInput, RunOutcome, Stepping, run};
 use zbmd_ticks::{
     Clocks, FrameRun, LinkId, NodeId, Oscillators, TickContingencies, TickMachine, TickPlan,
@@ -202,28 +202,38 @@ impl Case {
     /// # Panics
     /// If there is none for a loss that leaves a node, or one is refused.
     pub fn contingencies(&self) -> TickContingencies {
-        let schedules = contingencies(&self.graph, &self.machine, &self.plan);
+        let main = self.plan_with_copies();
+        let schedules = contingencies(&self.graph, &self.machine, &main);
         let schedules = schedules.unwrap_or_else(|e| panic!("{e}"));
-        let node_count = self.plan.waiting_frames.len();
         let plans = schedules.into_iter().filter_map(|schedule| {
             let lost = schedule.lost;
             match schedule.result {
                 Ok(scheduled) => Some((lost, scheduled.plan)),
                 Err(error) => {
-                    assert_eq!(node_count, 1, "without {lost}: {error}");
+                    assert_eq!(error, TickScheduleError::NoNode, "without {lost}");
                     None
                 }
             }
         });
-        let main = self.plan.clone();
         let table = TickContingencies::verify(&self.graph, &self.machine, main, plans.collect());
-        table.unwrap_or_else(|(lost, errors)| panic!("without {lost}: {errors:#?}"))
+        table.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A plan of the whole machine that keeps borders on two nodes.
+    ///
+    /// # Panics
+    /// If there is none, or it is refused.
+    pub fn plan_with_copies(&self) -> VerifiedPlan {
+        let scheduled = schedule_with_copies(&self.graph, &self.machine);
+        let scheduled = scheduled.unwrap_or_else(|e| panic!("{e}"));
+        let plan = verify(&self.graph, &self.machine, scheduled.plan);
+        plan.unwrap_or_else(|errors| panic!("{errors:#?}"))
     }
 }
 
 /// Changes one value of a plan.
 pub fn mutate(plan: &mut TickPlan, rng: &mut fastrand::Rng) -> &'static str {
-    match rng.u8(0..11) {
+    match rng.u8(0..12) {
         0 => {
             plan.period = nearby(plan.period, rng);
             "period"
@@ -264,6 +274,15 @@ pub fn mutate(plan: &mut TickPlan, rng: &mut fastrand::Rng) -> &'static str {
                 *frames = nearby(*frames, rng);
             }
             "waiting frames"
+        }
+        7 => {
+            let nodes = plan.waiting_frames.len() as u32;
+            if rng.bool() {
+                plan.copies.pop();
+            } else if let Some(copy) = choose(&mut plan.copies, rng) {
+                copy.node = NodeId(rng.u32(0..nodes + 1));
+            }
+            "copies"
         }
         _ => mutate_message(plan, rng),
     }

@@ -13,7 +13,7 @@ use zbmd_backends::standard_registry;
 use zbmd_compiler::{Code, Diagnostics, costs_of_machine, graph_of_file};
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{ActorId, BlobId, Graph, TiVec};
-use zbmd_tick_scheduler::{TickSchedule, schedule};
+use zbmd_tick_scheduler::{TickSchedule, schedule, schedule_with_copies};
 use zbmd_tick_sim::clock::{ClockSimulation, Recorder};
 use zbmd_tick_sim::machine::{RunInput, RunOutcome, Stepping, run};
 use zbmd_ticks::{Network, TickMachine, VerifiedPlan, tick_calendar, verify};
@@ -100,7 +100,11 @@ fn plan_model(input: &PlanInput<'_>) -> Result<Simulated, Diagnostics> {
     let network = machine
         .network()
         .map_err(|e| wrong_machine(e.to_string()))?;
-    let scheduled = schedule(&graph, &machine).map_err(|e| {
+    let scheduled = match input.contingencies {
+        TickContingencyChoice::None => schedule(&graph, &machine),
+        TickContingencyChoice::Single => schedule_with_copies(&graph, &machine),
+    };
+    let scheduled = scheduled.map_err(|e| {
         single_error(
             Code::E0506,
             e.to_string(),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use zbmd_ir::Graph;
 
-use crate::verify::{TickError, verify_without};
+use crate::verify::{TickError, check_kept, verify_without};
 use crate::{LinkEnds, LinkId, Network, NodeId, TickMachine, TickPlan, VerifiedPlan};
 
 /// A part of a machine that is lost for good.
@@ -71,6 +71,35 @@ pub struct TickContingency {
     pub plan: VerifiedPlan,
 }
 
+/// Why a table of plans is refused.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContingencyError {
+    /// The loss whose plan is wrong; `None` if the main plan is.
+    pub lost: Option<TickLoss>,
+    /// What is wrong with it.
+    pub errors: Vec<TickError>,
+}
+
+impl ContingencyError {
+    fn new(lost: Option<TickLoss>, errors: Vec<TickError>) -> Self {
+        Self { lost, errors }
+    }
+}
+
+impl std::error::Error for ContingencyError {}
+
+impl std::fmt::Display for ContingencyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.lost {
+            Some(lost) => write!(f, "the plan for the loss of {lost} is wrong")?,
+            None => write!(f, "the plan of the whole machine is wrong")?,
+        }
+        self.errors
+            .iter()
+            .try_for_each(|error| write!(f, ": {error}"))
+    }
+}
+
 /// The plan of the whole machine and those for losses. A loss of what a plan does not use leaves that plan as it is, so
 /// that only losses of used parts have entries.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,20 +109,26 @@ pub struct TickContingencies {
 }
 
 impl TickContingencies {
-    /// Verifies the plans for losses; the main plan has been verified for the same graph and machine.
+    /// Verifies the plans for losses; the main plan has been verified for the same graph and machine. All of them keep
+    /// each border on two nodes, unless there is only one.
     ///
     /// # Errors
-    /// The first loss whose plan is wrong, with what is wrong.
+    /// What is wrong with the main plan, or with the first plan for a loss that is wrong.
     pub fn verify(
         graph: &Graph,
         machine: &TickMachine,
         main: VerifiedPlan,
         plans: Vec<(TickLoss, TickPlan)>,
-    ) -> Result<Self, (TickLoss, Vec<TickError>)> {
+    ) -> Result<Self, ContingencyError> {
+        let of_main = |error: TickError| ContingencyError::new(None, vec![error]);
+        let network = machine.network().map_err(|e| of_main(e.into()))?;
+        check_kept(graph, &network, &main).map_err(of_main)?;
         let mut list = Vec::with_capacity(plans.len());
         for (lost, plan) in plans {
-            let plan = verify_without(graph, machine, lost, plan);
-            let plan = plan.map_err(|errors| (lost, errors))?;
+            let refused = |errors: Vec<TickError>| ContingencyError::new(Some(lost), errors);
+            let plan = verify_without(graph, machine, lost, plan).map_err(refused)?;
+            let rest = network.without(&[lost]);
+            check_kept(graph, &rest, &plan).map_err(|error| refused(vec![error]))?;
             list.push(TickContingency { lost, plan });
         }
         Ok(Self { main, list })

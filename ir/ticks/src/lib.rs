@@ -9,6 +9,7 @@
 //!
 //! Knows no scheduler and no simulation.
 
+mod border;
 mod clocks;
 mod contingency;
 mod drawing;
@@ -20,8 +21,9 @@ mod text;
 mod topology;
 pub mod verify;
 
+pub use border::{BorderCopy, WATCHED_FRAMES, writes_border};
 pub use clocks::{Clocks, ClocksError, Control, ControlLaw, ElasticBuffers, Oscillators, Ramp};
-pub use contingency::{TickContingencies, TickContingency, TickLoss};
+pub use contingency::{ContingencyError, TickContingencies, TickContingency, TickLoss};
 pub use drawing::tick_drawing;
 pub use lanes::tick_lanes;
 pub use machine::{MachineError, TickMachine};

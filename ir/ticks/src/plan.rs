@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use zbmd_ir::{ActorId, ChannelId, Graph, TiVec};
 
-use crate::{LinkId, NodeId, TickMachine};
+use crate::{BorderCopy, LinkId, NodeId, TickMachine};
 
 /// One iteration of a graph, to the tick: iteration j does everything `j * period` ticks later than iteration 0.
 ///
@@ -15,12 +15,17 @@ use crate::{LinkId, NodeId, TickMachine};
 ///   read, or sent on, then;
 /// - in one tick a node sends at most one frame on each outgoing link, and runs at most one firing.
 ///
-/// A message is what one firing writes on one channel, for one other node that reads it: its bytes in frames, the last
+/// A message is what one firing writes on one channel, for one other node that needs it: its bytes in frames, the last
 /// filled up with zeros. All its frames go the same way and keep their order.
 ///
-/// A channel has a buffer on the node of its writer and on every other node that has a reader of it: a ring, in which
+/// A channel has a buffer on the node of its writer and on every other node that needs it: a ring, in which
 /// the token at stream position p lies in place p modulo the capacity. Initial tokens, at negative positions, lie in all
 /// of a channel's buffers before tick 0.
+///
+/// If a plan has *copies*, each channel with a border ([`history`](zbmd_ir::Channel::history)) has one: a second node
+/// that keeps the border, in a buffer of its own. Firings that write tokens of a border have messages there, like to any
+/// reader. The writer's node and the copy's node both keep a border until the iteration after it has been complete for
+/// [`TickMachine::notice_ticks`], so that after a loss everything can go back to it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TickPlan {
     /// Ticks from the start of an iteration to the start of the next, at least 1.
@@ -35,16 +40,18 @@ pub struct TickPlan {
     pub buffers: Vec<TickBuffer>,
     /// Frames that each node has memory for, of those that it sends on.
     pub waiting_frames: TiVec<NodeId, u64>,
+    /// Where borders are kept a second time: nowhere, or one entry for each channel that has a border.
+    pub copies: Vec<BorderCopy>,
 }
 
-/// What one firing writes on one channel, on its way to another node.
+/// What one firing writes on one channel, on its way to another node, which has readers of it or a copy of its border.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// The channel.
     pub channel: ChannelId,
     /// The firing of the channel's writer, of iteration 0.
     pub firing: u64,
-    /// The node that has readers.
+    /// The node that has readers or a copy.
     pub to: NodeId,
     /// The links of the way, from the writer's node on.
     pub hops: Vec<Hop>,

@@ -74,6 +74,9 @@ pub fn tick_calendar(graph: &Graph, machine: &TickMachine, plan: &VerifiedPlan) 
         }
         lines.sort();
         write_node(&mut text, graph, machine, plan, NodeId::from(node));
+        for copy in plan.copies.iter().filter(|copy| copy.node.index() == node) {
+            let _ = writeln!(text, "  keeps             border of {}", copy.channel);
+        }
         let mut unit = None;
         for line in lines {
             let name = if unit.replace(line.unit) == Some(line.unit) {

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_ir::{ActorId, ChannelId, TiVec};
-use zbmd_ticks::{FrameRun, Hop, LinkId, Message, NodeId};
+use zbmd_ticks::{BorderCopy, FrameRun, Hop, LinkId, Message, NodeId, writes_border};
 
+use crate::copies::copies;
 use crate::order::Firing;
 use crate::problem::{Dependency, Problem};
 use crate::reservation::Reservation;
@@ -21,6 +22,7 @@ const MAX_ROUNDS: usize = 24;
 pub(crate) struct Timetable {
     pub(crate) starts: TiVec<ActorId, Vec<u64>>,
     pub(crate) messages: Vec<Message>,
+    pub(crate) copies: Vec<BorderCopy>,
     /// The first tick after everything of iteration 0 has ended and arrived.
     pub(crate) end: u64,
 }
@@ -29,6 +31,8 @@ pub(crate) struct Timetable {
 #[derive(Clone, Debug)]
 struct Presence {
     node: NodeId,
+    /// Whether the node needs all firings, or only those that write tokens of a border.
+    has_readers: bool,
     /// For each firing of the writer, the tick from which on its tokens and all before them are there.
     from_tick: Vec<u64>,
 }
@@ -57,8 +61,9 @@ pub(crate) fn timetable(
 ) -> Option<Timetable> {
     let firings = problem.firings.iter();
     let mut floors: Floors = firings.map(|&firings| vec![0; firings as usize]).collect();
+    let copies = copies(problem, placement);
     for _ in 0..MAX_ROUNDS {
-        let mut attempt = Attempt::new(problem, placement, period);
+        let mut attempt = Attempt::new(problem, placement, &copies, period);
         for &firing in order {
             attempt.place(firing, &floors)?;
         }
@@ -66,6 +71,7 @@ pub(crate) fn timetable(
             return Some(Timetable {
                 starts: attempt.starts,
                 messages: attempt.messages,
+                copies,
                 end: attempt.end,
             });
         }
@@ -74,7 +80,12 @@ pub(crate) fn timetable(
 }
 
 impl<'a> Attempt<'a> {
-    fn new(problem: &'a Problem<'a>, placement: &'a TiVec<ActorId, NodeId>, period: u64) -> Self {
+    fn new(
+        problem: &'a Problem<'a>,
+        placement: &'a TiVec<ActorId, NodeId>,
+        copies: &[BorderCopy],
+        period: u64,
+    ) -> Self {
         let presences = problem.streams.iter().map(|stream| {
             let home = placement[stream.writer];
             let readers = stream.readers.iter().map(|&reader| placement[reader]);
@@ -82,10 +93,22 @@ impl<'a> Attempt<'a> {
             let nodes = std::iter::once(home).chain(others);
             let presences = nodes.map(|node| Presence {
                 node,
+                has_readers: true,
                 from_tick: Vec::new(),
             });
             presences.collect()
         });
+        let mut presences: TiVec<ChannelId, Vec<Presence>> = presences.collect();
+        for &BorderCopy { channel, node } in copies {
+            let present = &mut presences[channel];
+            if present.iter().all(|presence| presence.node != node) {
+                present.push(Presence {
+                    node,
+                    has_readers: false,
+                    from_tick: Vec::new(),
+                });
+            }
+        }
         Self {
             problem,
             placement,
@@ -93,7 +116,7 @@ impl<'a> Attempt<'a> {
             nodes: BTreeMap::new(),
             links: vec![Reservation::default(); problem.network.links().len()].into(),
             starts: vec![Vec::new(); problem.firings.len()].into(),
-            presences: presences.collect(),
+            presences,
             messages: Vec::new(),
             end: 0,
         }
@@ -137,7 +160,7 @@ impl<'a> Attempt<'a> {
         for output in 0..self.problem.outputs[actor].len() {
             let channel = self.problem.outputs[actor][output];
             for target in 0..self.presences[channel].len() {
-                let from_tick = if target == 0 {
+                let from_tick = if target == 0 || !self.is_needed(channel, index, target) {
                     end
                 } else {
                     self.send(channel, index, target, end)?
@@ -149,6 +172,13 @@ impl<'a> Attempt<'a> {
             }
         }
         Some(())
+    }
+
+    /// Whether a node needs a firing's tokens.
+    fn is_needed(&self, channel: ChannelId, firing: u64, target: usize) -> bool {
+        let stream = &self.problem.streams[channel];
+        self.presences[channel][target].has_readers
+            || writes_border(stream.border, firing, stream.rate, stream.tokens)
     }
 
     /// Sends the tokens of a firing to one node, from a tick on, by the way on which they are there first; the tick from

@@ -27,9 +27,14 @@ pub(crate) fn complete(
     for (channel, stream) in problem.streams.iter_enumerated() {
         let home = placement[stream.writer];
         let readers = stream.readers.iter().map(|&reader| placement[reader]);
-        let nodes: BTreeSet<NodeId> = readers.chain([home]).collect();
+        let copies = timetable.copies.iter();
+        let copy = copies.filter(|copy| copy.channel == channel);
+        let copy = copy.map(|copy| copy.node).next();
+        let nodes: BTreeSet<NodeId> = readers.chain([home]).chain(copy).collect();
         for node in nodes {
-            let tokens = sizer.capacity(channel, node);
+            let is_kept = copy.is_some_and(|copy| copy == node || home == node);
+            let border = if is_kept { stream.border } else { 0 };
+            let tokens = sizer.capacity(channel, node, border);
             buffers.push(TickBuffer {
                 channel,
                 node,
@@ -47,6 +52,7 @@ pub(crate) fn complete(
         messages: timetable.messages,
         buffers,
         waiting_frames,
+        copies: timetable.copies,
     })
 }
 
@@ -74,6 +80,14 @@ struct Stay {
     until: u64,
 }
 
+impl Stay {
+    /// That of tokens that are not there.
+    const NEVER: Self = Self {
+        from: u64::MAX,
+        until: 0,
+    };
+}
+
 impl Sizer<'_> {
     fn messages(&self, channel: ChannelId) -> impl Iterator<Item = &Message> {
         let indices = self.messages[channel].iter();
@@ -85,13 +99,16 @@ impl Sizer<'_> {
         let writer = self.problem.streams[channel].writer;
         let latency = self.problem.machine.latency_ticks;
         let starts = self.timetable.starts[writer].iter();
+        let is_home = self.placement[writer] == node;
         let mut stays: Vec<Stay> = starts
-            .map(|&start| Stay {
-                from: start,
-                until: start + self.problem.durations[writer],
+            .map(|&start| match is_home {
+                true => Stay {
+                    from: start,
+                    until: start + self.problem.durations[writer],
+                },
+                false => Stay::NEVER,
             })
             .collect();
-        let is_home = self.placement[writer] == node;
         for message in self.messages(channel) {
             let stay = &mut stays[message.firing as usize];
             if is_home {
@@ -100,8 +117,10 @@ impl Sizer<'_> {
             } else if message.to == node
                 && let Some(hop) = message.hops.last()
             {
-                let first = hop.ticks().next().unwrap_or(stay.from);
-                let last = hop.ticks().last().unwrap_or(stay.from);
+                // Tokens of no bytes take no frames.
+                let start = self.timetable.starts[writer][message.firing as usize];
+                let first = hop.ticks().next().unwrap_or(start);
+                let last = hop.ticks().last().unwrap_or(start);
                 *stay = Stay {
                     from: first + latency,
                     until: last + latency + 1,
@@ -111,8 +130,9 @@ impl Sizer<'_> {
         stays
     }
 
-    /// The fewest tokens with which none is written over before it was read and sent for the last time.
-    fn capacity(&self, channel: ChannelId, node: NodeId) -> u64 {
+    /// The fewest tokens with which none is written over before it was read and sent for the last time, and before nobody
+    /// can go back to a border of so many tokens that it is part of.
+    fn capacity(&self, channel: ChannelId, node: NodeId, border: u64) -> u64 {
         let stream = &self.problem.streams[channel];
         let stays = self.stays(channel, node);
         let readers = stream.readers.iter();
@@ -133,12 +153,18 @@ impl Sizer<'_> {
             .unwrap_or(0);
 
         let writes = earliest_writes(&stays, self.period);
-        let mut capacity = history.max(1);
+        let notice = self.problem.machine.notice_ticks(self.problem.network);
+        let mut capacity = history.max(border).max(1);
         for position in 0..stream.tokens {
             let mut free = stays[(position / stream.rate) as usize].until;
             for &(reader, input) in &inputs {
                 let last_reading = (position + input.delay) / input.rate;
                 free = free.max(self.end_of(reader, last_reading));
+            }
+            let last_border = (position + border) / stream.tokens;
+            if last_border * stream.tokens > position {
+                let complete = self.timetable.end + last_border * self.period;
+                free = free.max(complete + 1 + notice);
             }
             let next = next_write(&writes, self.period, free) * u128::from(stream.rate);
             let distance = next.saturating_sub(position.into()).max(1);
@@ -158,7 +184,7 @@ impl Sizer<'_> {
 /// For each firing the tick in which it, or any after it, first writes.
 fn earliest_writes(stays: &[Stay], period: u64) -> Vec<u64> {
     let all = stays.iter().map(|stay| stay.from).min().unwrap_or(0);
-    let mut least = all + period;
+    let mut least = all.saturating_add(period);
     let mut writes = vec![0; stays.len()];
     for (write, stay) in writes.iter_mut().zip(stays).rev() {
         least = least.min(stay.from);

@@ -29,6 +29,9 @@ pub enum TickScheduleError {
     /// A loss that leaves nothing.
     #[error("no node is left: add a second one")]
     NoNode,
+    /// A loss that leaves no part of the network from which a run could go on.
+    #[error("no part of the network has what every iteration leaves to the next")]
+    DividedBorders,
     /// Buffers do not fit.
     #[error(
         "the buffers of {node} take {needed} bytes in the best placement, but it has {memory}: raise `memory_bytes` or use more nodes"

@@ -8,6 +8,7 @@ mod attempt;
 mod bound;
 mod buffers;
 mod contingency;
+mod copies;
 mod error;
 mod order;
 mod place;
@@ -19,7 +20,9 @@ mod search;
 mod tests;
 
 use zbmd_ir::Graph;
-use zbmd_ticks::{Network, TickLoss, TickMachine, TickPlan};
+use zbmd_ticks::{Network, NodeId, TickMachine, TickPlan};
+
+use self::copies::CopyRule;
 
 pub use contingency::{LossSchedule, contingencies};
 pub use error::TickScheduleError;
@@ -42,7 +45,7 @@ impl TickSchedule {
     }
 }
 
-/// Makes a plan for a graph.
+/// Makes a plan for a graph, for runs that the first loss ends.
 ///
 /// The graph must have passed `zbmd_ir::verify::graph::check_graph` (ids in range, every port connected once).
 /// Deterministic: ties go to the lower id.
@@ -50,17 +53,36 @@ impl TickSchedule {
 /// # Errors
 /// See [`TickScheduleError`].
 pub fn schedule(graph: &Graph, machine: &TickMachine) -> Result<TickSchedule, TickScheduleError> {
-    schedule_on(graph, machine, &machine.network()?, None)
+    let network = machine.network()?;
+    let nodes = contingency::largest_part(contingency::parts(&network, None), |_| true)?;
+    schedule_on(graph, machine, &network, nodes, CopyRule::None)
 }
 
-/// Makes a plan for a machine's network, or for what is left of it after a loss.
+/// Like [`schedule`], with a copy of each border on a second node, so that after the loss of any one node or link the part
+/// of the network that [`contingencies`] has a plan for has all of them. The copies take frames and memory, so the period
+/// may be longer.
+///
+/// # Errors
+/// See [`TickScheduleError`].
+pub fn schedule_with_copies(
+    graph: &Graph,
+    machine: &TickMachine,
+) -> Result<TickSchedule, TickScheduleError> {
+    let network = machine.network()?;
+    let nodes = contingency::largest_part(contingency::parts(&network, None), |_| true)?;
+    let rule = CopyRule::for_losses(&network, &nodes);
+    schedule_on(graph, machine, &network, nodes, rule)
+}
+
+/// Makes a plan that uses some nodes of a machine's network, or of what is left of it after a loss.
 fn schedule_on(
     graph: &Graph,
     machine: &TickMachine,
     network: &Network,
-    lost: Option<TickLoss>,
+    nodes: Vec<NodeId>,
+    copy_rule: CopyRule,
 ) -> Result<TickSchedule, TickScheduleError> {
-    let problem = problem::Problem::new(graph, machine, network, lost)?;
+    let problem = problem::Problem::new(graph, machine, network, nodes, copy_rule)?;
     let bound = bound::period_bound(&problem)?;
     let placements = place::placements(&problem);
     let plan = search::best_plan(&problem, bound, &placements)?;

@@ -2,10 +2,10 @@
 
 use zbmd_ir::{ActorId, ChannelId, Graph, TiVec};
 use zbmd_scheduler::{check_deadlock, repetition};
-use zbmd_ticks::{Network, NodeId, TickLoss, TickMachine};
+use zbmd_ticks::{Network, NodeId, TickMachine};
 
 use crate::TickScheduleError;
-use crate::route::hops_from;
+use crate::copies::CopyRule;
 
 /// Most firings of an iteration.
 const MAX_FIRINGS: u64 = 1 << 20;
@@ -39,6 +39,8 @@ pub(crate) struct Stream {
     /// Frames that the tokens of a firing take.
     pub(crate) frames: u64,
     pub(crate) readers: Vec<ActorId>,
+    /// Tokens of earlier iterations that an iteration finds there.
+    pub(crate) border: u64,
 }
 
 /// A dependency of a firing: it may start when firing `firing` of the channel's writer, `iterations` iterations before,
@@ -56,6 +58,7 @@ pub(crate) struct Problem<'a> {
     pub(crate) network: &'a Network,
     /// Nodes that may be used, each of which can be reached from each other, ascending.
     pub(crate) nodes: Vec<NodeId>,
+    pub(crate) copy_rule: CopyRule,
     pub(crate) durations: TiVec<ActorId, u64>,
     pub(crate) firings: TiVec<ActorId, u64>,
     pub(crate) inputs: TiVec<ActorId, Vec<Input>>,
@@ -68,12 +71,9 @@ impl<'a> Problem<'a> {
         graph: &'a Graph,
         machine: &'a TickMachine,
         network: &'a Network,
-        lost: Option<TickLoss>,
+        nodes: Vec<NodeId>,
+        copy_rule: CopyRule,
     ) -> Result<Self, TickScheduleError> {
-        let nodes = largest_part(network, lost);
-        if nodes.is_empty() {
-            return Err(TickScheduleError::NoNode);
-        }
         let firings = repetition(graph)?;
         let total_firings = firings.iter().fold(0_u64, |sum, &q| sum.saturating_add(q));
         check_size("firings", total_firings, MAX_FIRINGS)?;
@@ -119,6 +119,7 @@ impl<'a> Problem<'a> {
                 token_bytes,
                 frames,
                 readers: ch.readers.iter().map(|r| r.to.actor).collect(),
+                border: ch.history(),
             });
         }
         check_size("frames", total_frames, MAX_FRAMES)?;
@@ -129,6 +130,7 @@ impl<'a> Problem<'a> {
             machine,
             network,
             nodes,
+            copy_rule,
             durations,
             firings,
             inputs,
@@ -168,26 +170,6 @@ impl<'a> Problem<'a> {
         let reaches_before = first < latest_iteration * tokens;
         std::iter::once(latest).chain(reaches_before.then_some(before))
     }
-}
-
-/// The most nodes that can still reach each other after a loss; of parts that are equally large, the one with the lowest
-/// node.
-fn largest_part(network: &Network, lost: Option<TickLoss>) -> Vec<NodeId> {
-    let mut largest: Vec<NodeId> = Vec::new();
-    let mut is_known: TiVec<NodeId, bool> = vec![false; network.node_count()].into();
-    for first in network.nodes() {
-        if is_known[first] || lost == Some(TickLoss::Node(first)) {
-            continue;
-        }
-        let hops = hops_from(network, first);
-        let reached = hops.iter_enumerated().filter(|(_, hops)| **hops < u16::MAX);
-        let part: Vec<NodeId> = reached.map(|(node, _)| node).collect();
-        part.iter().for_each(|&node| is_known[node] = true);
-        if part.len() > largest.len() {
-            largest = part;
-        }
-    }
-    largest
 }
 
 fn check_size(what: &'static str, found: u64, max: u64) -> Result<(), TickScheduleError> {

@@ -7,15 +7,16 @@ use zbmd_ir::{
     TokenType,
 };
 use zbmd_ticks::{
-    LinkId, NodeId, TickContingencies, TickLoss, TickMachine, Topology, VerifiedPlan,
-    tick_calendar, tick_drawing, verify,
+    BorderCopy, LinkId, NodeId, TickContingencies, TickError, TickLoss, TickMachine, TickPlan,
+    Topology, VerifiedPlan, tick_calendar, tick_drawing, verify,
 };
 
 use crate::attempt::timetable;
 use crate::bound::period_bound;
+use crate::copies::CopyRule;
 use crate::order::firing_order;
 use crate::problem::Problem;
-use crate::{TickSchedule, TickScheduleError, contingencies, schedule};
+use crate::{TickSchedule, TickScheduleError, contingencies, schedule, schedule_with_copies};
 
 /// A channel of a test graph: tokens written and read per firing, and initial tokens.
 #[derive(Clone, Copy, Debug)]
@@ -197,7 +198,9 @@ fn no_placement_goes_below_the_bound() {
         }
 
         let network = machine.network().expect("a machine");
-        let problem = Problem::new(&graph, &machine, &network, None).expect("a small graph");
+        let nodes = network.nodes().collect();
+        let problem = Problem::new(&graph, &machine, &network, nodes, CopyRule::None);
+        let problem = problem.expect("a small graph");
         let bound = period_bound(&problem).expect("a bound");
         let order = firing_order(&problem);
         let placements = (0..81_u32).map(|code| -> TiVec<ActorId, NodeId> {
@@ -266,16 +269,167 @@ fn without_a_node_in_the_middle_the_larger_part_goes_on() {
 
     // The main plan is of no use without n0, and no plan for n0 says that it is for n1.
     let wrong = vec![(TickLoss::Node(NodeId(0)), main.plan)];
-    let (lost, errors) = TickContingencies::verify(&graph, &machine, table.main().clone(), wrong)
+    let error = TickContingencies::verify(&graph, &machine, table.main().clone(), wrong)
         .expect_err("a plan that uses n0");
-    assert_eq!(lost, TickLoss::Node(NodeId(0)));
+    assert_eq!(error.lost, Some(TickLoss::Node(NodeId(0))));
+    let error = error.to_string();
     assert!(
-        errors[0]
-            .to_string()
-            .ends_with("but the plan is for its loss"),
-        "{}",
-        errors[0]
+        error.contains("a0 is on n0, but the plan is for its loss"),
+        "{error}"
     );
+}
+
+/// Three actors in a row, each of which takes a node, and states on two of them.
+fn graph_with_borders() -> Graph {
+    let edges = [
+        edge(0, 0, (2, 2), 2),
+        edge(0, 1, (2, 1), 0),
+        edge(1, 1, (4, 4), 4),
+        edge(1, 2, (1, 2), 3),
+    ];
+    graph(3, &edges)
+}
+
+/// A plan with copies, and those for losses, all of which are verified.
+fn survivable(graph: &Graph, machine: &TickMachine) -> TickContingencies {
+    let main = schedule_with_copies(graph, machine).expect("a plan").plan;
+    let main = verify(graph, machine, main).expect("a plan that is right");
+    let schedules = contingencies(graph, machine, &main).expect("a machine");
+    let plans = schedules.into_iter().map(|schedule| {
+        let scheduled = schedule.result.expect("a plan");
+        (schedule.lost, scheduled.plan)
+    });
+    let table = TickContingencies::verify(graph, machine, main, plans.collect());
+    table.unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn borders_are_kept_on_the_nearest_node_where_no_loss_divides_the_network() {
+    let graph = graph_with_borders();
+    let mut machine = machine(Topology::Ring { nodes: 5 });
+    machine.default_ticks = 40;
+    let table = survivable(&graph, &machine);
+    let network = machine.network().expect("a machine");
+    for plan in std::iter::once(table.main()).chain(table.list().iter().map(|entry| &entry.plan)) {
+        let channels: Vec<usize> = plan
+            .copies
+            .iter()
+            .map(|copy| copy.channel.index())
+            .collect();
+        assert_eq!(channels, [0, 2, 3]);
+    }
+    for copy in &table.main().copies {
+        let home = table.main().placement[graph.channels[copy.channel].from.actor];
+        assert!(network.link_between(home, copy.node).is_some());
+    }
+}
+
+/// Whatever is lost of a line, a star or a tree, one of the parts that are left has every border.
+#[test]
+fn borders_are_kept_together_where_a_loss_divides_the_network() {
+    let graph = graph_with_borders();
+    let topologies = [
+        Topology::Line { nodes: 4 },
+        Topology::Star { nodes: 5 },
+        Topology::Tree {
+            levels: 3,
+            fan_out: 2,
+        },
+    ];
+    for topology in topologies {
+        let mut machine = machine(topology.clone());
+        machine.default_ticks = 40;
+        let table = survivable(&graph, &machine);
+        let main = table.main();
+        let network = machine.network().expect("a machine");
+        let losses = TickLoss::singles(&network);
+        let used = losses.iter().filter(|lost| lost.is_used_by(main, &network));
+        assert_eq!(used.count(), table.list().len(), "{topology:?}");
+        let homes = main.copies.iter().map(|copy| {
+            let home = main.placement[graph.channels[copy.channel].from.actor];
+            [home, copy.node]
+        });
+        let homes: Vec<[NodeId; 2]> = homes.collect();
+        let keepers = network.nodes();
+        let keeps_all = |node: &NodeId| homes.iter().all(|keepers| keepers.contains(node));
+        assert!(
+            keepers.filter(keeps_all).count() >= 1,
+            "{topology:?}: {homes:?}"
+        );
+    }
+}
+
+#[test]
+fn plans_that_do_not_keep_their_borders_are_refused() {
+    let graph = graph_with_borders();
+    let mut machine = machine(Topology::Ring { nodes: 5 });
+    machine.default_ticks = 40;
+    let table = survivable(&graph, &machine);
+    let right = table.main().clone().into_inner();
+    let errors_of = |change: &dyn Fn(&mut TickPlan)| {
+        let mut plan = right.clone();
+        change(&mut plan);
+        verify(&graph, &machine, plan).expect_err("a wrong plan")
+    };
+
+    let one_less = errors_of(&|plan| plan.copies.truncate(2));
+    assert!(
+        matches!(
+            one_less[0],
+            TickError::Copies {
+                found: 0,
+                needed: 1,
+                ..
+            }
+        ),
+        "{one_less:?}"
+    );
+    let twice = errors_of(&|plan| plan.copies.push(plan.copies[0]));
+    assert!(
+        matches!(
+            twice[0],
+            TickError::Copies {
+                found: 2,
+                needed: 1,
+                ..
+            }
+        ),
+        "{twice:?}"
+    );
+    let at_home = errors_of(&|plan| {
+        let BorderCopy { channel, node } = &mut plan.copies[0];
+        *node = plan.placement[graph.channels[*channel].from.actor];
+    });
+    assert!(
+        matches!(at_home[0], TickError::CopyAtHome { .. }),
+        "{at_home:?}"
+    );
+    let nowhere = errors_of(&|plan| plan.copies[0].node = NodeId(5));
+    assert!(
+        matches!(nowhere[0], TickError::UnknownId { what: "a copy", .. }),
+        "{nowhere:?}"
+    );
+
+    // Buffers are as small as they can be, on the writer's node and on the copy's.
+    let BorderCopy { channel, node } = right.copies[0];
+    let home = right.placement[graph.channels[channel].from.actor];
+    for kept_on in [home, node] {
+        let smaller = errors_of(&|plan| {
+            let mut buffers = plan.buffers.iter_mut();
+            let buffer = buffers.find(|b| b.channel == channel && b.node == kept_on);
+            buffer.expect("a buffer").tokens -= 1;
+        });
+        assert!(
+            matches!(smaller[0], TickError::Overwritten { .. }),
+            "{smaller:?}"
+        );
+    }
+
+    // A plan without copies is right, but no loss is survived with it.
+    let (_, without) = verified(&graph, &machine);
+    let error = TickContingencies::verify(&graph, &machine, without, Vec::new());
+    let error = error.expect_err("borders on one node");
+    assert_eq!(error.lost, None);
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Tick calendars beside self-timed rings and dynamic queues, on the same simulated nodes and links:
 //! `cargo run --release -p zbmd-tests --bin tick_rivals`. Prints the table of `compiler/docs/ticks.md`. With
-//! `--applications N` it plans and simulates N applications of aegir's shape instead, and says what that takes. The voice
-//! detector needs the ONNX model in `$ZBMD_DATA`; without it the table lacks its rows, and says so on stderr.
+//! `--applications N` it plans and simulates N applications of aegir's shape instead, and says what that takes; with
+//! `--copies` it prints what plans take that keep borders on a second node. The voice detector needs the ONNX model in `$ZBMD_DATA`; without it the table lacks its rows, and says so on stderr.
 
 use std::collections::BTreeMap;
 
 use zbmd_compiler::{CompileOptions, graph_of_file};
 use zbmd_ir::Graph;
 use zbmd_tests::data::file;
-use zbmd_tests::rivals::{compare, copies, measure_applications, table};
+use zbmd_tests::rivals::{compare, copies, copies_line, measure_applications, table};
 use zbmd_tests::run::graph_file;
 use zbmd_ticks::{TickMachine, Topology};
 
@@ -82,8 +82,9 @@ fn main() {
             let count = count.parse().expect("a number of applications");
             print_effort(count);
         }
+        (Some("--copies"), None) => print_copies(),
         (None, _) => print_table(),
-        _ => eprintln!("usage: tick_rivals [--applications N]"),
+        _ => eprintln!("usage: tick_rivals [--applications N | --copies]"),
     }
 }
 
@@ -120,28 +121,33 @@ fn graph_of(model: &str) -> Option<Graph> {
     Some(graph)
 }
 
+/// An entry's model with its name, and the machine that it runs on.
+fn model_of(entry: &Entry) -> Option<(String, Graph, TickMachine)> {
+    let machine = TickMachine {
+        topology: Topology::Torus {
+            rows: 4,
+            columns: 4,
+        },
+        frame_bits: entry.frame_bits,
+        latency_ticks: 12,
+        memory_bytes: 1 << 24,
+        op_ticks: BTreeMap::new(),
+        default_ticks: entry.default_ticks,
+        clocks: None,
+    };
+    let graph = copies(&graph_of(entry.model)?, entry.copies);
+    let name = match entry.copies {
+        1 => entry.model.to_owned(),
+        copies => format!("{copies} x {}", entry.model),
+    };
+    Some((name, graph, machine))
+}
+
 fn print_table() {
     let mut comparisons = Vec::new();
-    for entry in ENTRIES {
-        let machine = TickMachine {
-            topology: Topology::Torus {
-                rows: 4,
-                columns: 4,
-            },
-            frame_bits: entry.frame_bits,
-            latency_ticks: 12,
-            memory_bytes: 1 << 24,
-            op_ticks: BTreeMap::new(),
-            default_ticks: entry.default_ticks,
-            clocks: None,
-        };
-        let Some(graph) = graph_of(entry.model) else {
+    for entry in &ENTRIES {
+        let Some((name, graph, machine)) = model_of(entry) else {
             continue;
-        };
-        let graph = copies(&graph, entry.copies);
-        let name = match entry.copies {
-            1 => entry.model.to_owned(),
-            copies => format!("{copies} x {}", entry.model),
         };
         for variation in [0.0, 0.5] {
             let iterations = entry.iterations;
@@ -149,4 +155,16 @@ fn print_table() {
         }
     }
     print!("{}", table(&comparisons));
+}
+
+fn print_copies() {
+    println!(
+        "| model | period | with copies | latency | with copies | frames | with copies | bytes | with copies |"
+    );
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|");
+    for entry in &ENTRIES {
+        if let Some((name, graph, machine)) = model_of(entry) {
+            println!("{}", copies_line(&name, &graph, &machine));
+        }
+    }
 }

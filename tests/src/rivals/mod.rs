@@ -5,11 +5,13 @@
 //! header of a message, acknowledgements on links, and memory for messages on their way.
 
 mod applications;
+mod borders;
 mod engine;
 mod model;
 mod table;
 
 pub use applications::{Effort, applications, measure_applications};
+pub use borders::copies_line;
 pub use engine::{Discipline, Load, Measured, simulate};
 pub use model::{RivalModel, copies};
 pub use table::{Comparison, compare, table};

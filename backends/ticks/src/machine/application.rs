@@ -1,6 +1,6 @@
 //! The application's side of a machine: kernels, and the tokens in the memories of nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,11 +8,13 @@ use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{ActorId, BlobId, ChannelId, DType, Graph, Role, TiSlice, TiVec};
 use zbmd_op::Registry;
 use zbmd_op::kernel::Kernel;
-use zbmd_ticks::{NodeId, TickMachine, VerifiedPlan};
+use zbmd_ticks::{Hop, NodeId, TickMachine, VerifiedPlan};
 
+use super::WaitingFrame;
+use super::border::{KeptBorder, MissingTokens, Restoration};
+use super::calendar::Carried;
 use super::call::{Call, PortMemory};
 use super::error::RunError;
-use super::history::History;
 use super::ring::Ring;
 
 /// A port on a channel.
@@ -66,6 +68,14 @@ struct JoinedActor {
     call: Call,
 }
 
+/// Bytes of a channel's stream that are in one frame, and the node that they are sent to.
+struct FramePlace {
+    channel: ChannelId,
+    to: NodeId,
+    position: i128,
+    bytes: usize,
+}
+
 /// An application on a machine, with all its tokens.
 pub(crate) struct Application<'a> {
     graph: &'a Graph,
@@ -76,8 +86,10 @@ pub(crate) struct Application<'a> {
     feeds: TiVec<ActorId, &'a [u8]>,
     outputs: TiVec<ActorId, Vec<u8>>,
     frame_bytes: u64,
-    /// What iterations leave to later ones, of each channel with initial tokens; empty if a run ends with its first fault.
-    histories: BTreeMap<ChannelId, History>,
+    /// The border that the run went back to last, which nodes have put aside.
+    aside: KeptBorder,
+    /// How it came to the nodes of the present plan.
+    restoration: Restoration,
     pub(crate) iterations: u64,
 }
 
@@ -88,8 +100,6 @@ pub(crate) struct Parts<'a> {
     pub(crate) registry: &'a Registry,
     pub(crate) machine: &'a TickMachine,
     pub(crate) plan: &'a VerifiedPlan,
-    /// Whether iterations may have to run again.
-    pub(crate) is_recoverable: bool,
 }
 
 impl<'a> Application<'a> {
@@ -131,10 +141,6 @@ impl<'a> Application<'a> {
             feeds.push(bytes.as_slice());
         }
 
-        let histories = match parts.is_recoverable {
-            true => histories(graph, &writers),
-            false => BTreeMap::new(),
-        };
         let mut application = Self {
             graph,
             plan: parts.plan,
@@ -144,35 +150,178 @@ impl<'a> Application<'a> {
             rings: BTreeMap::new(),
             feeds,
             frame_bytes: parts.machine.frame_bytes(),
-            histories,
+            aside: KeptBorder::default(),
+            restoration: Restoration::default(),
             iterations: limit.ok_or(RunError::Endless)?,
         };
-        application.fill_rings(0);
+        application.fill_rings_first();
         Ok(application)
     }
 
-    /// Makes the memories of all nodes as they are before an iteration.
-    fn fill_rings(&mut self, iteration: u64) {
-        self.rings.clear();
+    /// Makes the memories of all nodes as they are before the first iteration.
+    fn fill_rings_first(&mut self) {
         for buffer in &self.plan.buffers {
-            let channel = &self.graph.channels[buffer.channel];
-            let token_bytes = channel.token.bytes();
-            let mut ring = Ring::new(buffer.tokens * token_bytes);
-            let local = channel
-                .readers
-                .iter()
-                .filter(|reader| self.plan.placement[reader.to.actor] == buffer.node);
-            let history = local.map(|reader| reader.delay).max().unwrap_or(0);
-            let bytes = (history * token_bytes) as usize;
-            let ChannelWriter { actor, port } = self.writers[buffer.channel];
-            let border = port.position(iteration * self.actors[actor].firings);
-            let tokens = match self.histories.get(&buffer.channel) {
-                Some(history) => history.before(border, bytes),
-                None => channel.initial[channel.initial.len() - bytes..].to_vec(),
-            };
-            ring.write(border - bytes as i128, &tokens);
-            self.rings.insert((buffer.channel, buffer.node), ring);
+            let (channel, node) = (buffer.channel, buffer.node);
+            let initial = &self.graph.channels[channel].initial;
+            let bytes = self.border_bytes(channel, node) as usize;
+            let tokens = &initial[initial.len() - bytes..];
+            let mut ring = Ring::new(buffer.tokens * self.writers[channel].port.token_bytes);
+            ring.write(-(bytes as i128), tokens);
+            self.rings.insert((channel, node), ring);
         }
+    }
+
+    /// Bytes of a channel that an iteration finds on a node: what readers there go back to, or all of the border on those
+    /// nodes that keep it.
+    fn border_bytes(&self, channel: ChannelId, node: NodeId) -> u64 {
+        let ch = &self.graph.channels[channel];
+        let readers = ch.readers.iter();
+        let local = readers.filter(|reader| self.plan.placement[reader.to.actor] == node);
+        let delay = local.map(|reader| reader.delay).max().unwrap_or(0);
+        let is_kept_here = self.keepers(channel).contains(&node);
+        let tokens = if is_kept_here { ch.history() } else { delay };
+        tokens * self.writers[channel].port.token_bytes
+    }
+
+    /// The nodes that keep a channel's border: that of its writer and that of the copy, if there is one.
+    fn keepers(&self, channel: ChannelId) -> Vec<NodeId> {
+        let home = self.plan.placement[self.writers[channel].actor];
+        let copies = self.plan.copies.iter();
+        let copies = copies.filter(|copy| copy.channel == channel);
+        copies.flat_map(|copy| [home, copy.node]).collect()
+    }
+
+    /// The channels on which iterations leave something to later ones.
+    fn border_channels(&self) -> impl Iterator<Item = ChannelId> + use<> {
+        let channels = self.graph.channels.iter_enumerated();
+        let channels = channels.filter(|(_, channel)| channel.history() > 0);
+        let channels: Vec<ChannelId> = channels.map(|(channel, _)| channel).collect();
+        channels.into_iter()
+    }
+
+    /// Stream position of the first byte that an iteration writes on a channel: the end of its border.
+    fn border_end(&self, channel: ChannelId, iteration: u64) -> i128 {
+        let ChannelWriter { actor, port } = self.writers[channel];
+        port.position(iteration * self.actors[actor].firings)
+    }
+
+    /// Whether some nodes have kept all borders, those that they put aside among them.
+    pub(crate) fn has_borders(&self, nodes: &BTreeSet<NodeId>) -> bool {
+        let aside = self.aside.on(nodes);
+        self.border_channels().all(|channel| {
+            let mut keepers = self.keepers(channel).into_iter();
+            keepers.any(|node| nodes.contains(&node)) || aside.tokens.contains_key(&channel)
+        })
+    }
+
+    /// What some nodes have kept of the border of an iteration: what they put aside when the run went back to it before,
+    /// and what is in their memories, if it was brought there and they had to keep it until now.
+    pub(crate) fn kept_border(
+        &self,
+        iteration: u64,
+        nodes: &BTreeSet<NodeId>,
+        is_in_memory: bool,
+    ) -> KeptBorder {
+        let mut kept = KeptBorder {
+            iteration,
+            ..KeptBorder::default()
+        };
+        if self.aside.iteration == iteration {
+            kept = self.aside.on(nodes);
+        }
+        if !is_in_memory {
+            return kept;
+        }
+        for channel in self.border_channels() {
+            let token_bytes = self.writers[channel].port.token_bytes;
+            let bytes = self.graph.channels[channel].history() * token_bytes;
+            let position = self.border_end(channel, iteration) - i128::from(bytes);
+            for node in self.keepers(channel) {
+                let ring = self.rings.get(&(channel, node));
+                let Some(ring) = ring.filter(|_| nodes.contains(&node)) else {
+                    continue;
+                };
+                assert!(ring.holds(position), "a border was written over too early");
+                let mut tokens = vec![0; bytes as usize];
+                ring.read(position, &mut tokens);
+                kept.add(channel, node, tokens);
+            }
+        }
+        kept
+    }
+
+    /// Goes back to before an iteration, and on with a plan: nodes have of the border what they have put aside. What is
+    /// missing where the plan needs it.
+    ///
+    /// # Errors
+    /// If nobody has some channel's border.
+    pub(crate) fn restart(
+        &mut self,
+        plan: &'a VerifiedPlan,
+        border: KeptBorder,
+    ) -> Result<Vec<MissingTokens>, RunError> {
+        let iteration = border.iteration;
+        self.plan = plan;
+        self.aside = border;
+        self.rings.clear();
+        let mut missing = Vec::new();
+        for buffer in &plan.buffers {
+            let (channel, node) = (buffer.channel, buffer.node);
+            let mut ring = Ring::new(buffer.tokens * self.writers[channel].port.token_bytes);
+            let bytes = self.border_bytes(channel, node);
+            if bytes > 0 {
+                match self.border_of(channel)?.get(&node) {
+                    Some(tokens) => {
+                        let position = self.border_end(channel, iteration) - i128::from(bytes);
+                        ring.write(position, &tokens[tokens.len() - bytes as usize..]);
+                    }
+                    None => missing.push(MissingTokens {
+                        channel,
+                        to: node,
+                        bytes,
+                    }),
+                }
+            }
+            self.rings.insert((channel, node), ring);
+        }
+
+        for (actor, joined) in self.actors.iter_mut_enumerated() {
+            joined.call = Call::default();
+            let ports = joined.inputs.iter();
+            let bytes: u64 = ports.map(|port| port.rate * port.token_bytes).sum();
+            let complete = bytes * joined.firings * iteration;
+            self.outputs[actor].truncate(complete as usize);
+        }
+        Ok(missing)
+    }
+
+    /// What nodes have put aside of a channel's border.
+    fn border_of(&self, channel: ChannelId) -> Result<&BTreeMap<NodeId, Vec<u8>>, RunError> {
+        let kept = self.aside.tokens.get(&channel);
+        kept.ok_or_else(|| self.lost_border(channel))
+    }
+
+    /// That nobody has a channel's border.
+    pub(crate) fn lost_border(&self, channel: ChannelId) -> RunError {
+        let writer = self.writers[channel].actor;
+        RunError::BorderLost {
+            writer: self.actors[writer].name.clone(),
+            iteration: self.aside.iteration,
+        }
+    }
+
+    /// The border that nodes have put aside.
+    pub(crate) fn aside(&self) -> &KeptBorder {
+        &self.aside
+    }
+
+    /// Says how what is missing of the border comes to its nodes.
+    pub(crate) fn set_restoration(&mut self, restoration: Restoration) {
+        self.restoration = restoration;
+    }
+
+    pub(crate) fn restoration(&self) -> &Restoration {
+        &self.restoration
     }
 
     fn ring(&mut self, channel: ChannelId, node: NodeId) -> &mut Ring {
@@ -262,73 +411,68 @@ impl<'a> Application<'a> {
             let position = port.position(firing);
             self.ring(port.channel, node)
                 .write(position, memory.bytes());
-            if let Some(history) = self.histories.get_mut(&port.channel) {
-                history.append(memory.bytes());
+        }
+    }
+
+    /// The links of the way of a frame.
+    pub(crate) fn hops(&self, carried: Carried) -> &[Hop] {
+        match carried {
+            Carried::Message(message) => &self.plan.messages[message].hops,
+            Carried::Border(transfer) => &self.restoration.transfers[transfer].hops,
+        }
+    }
+
+    /// Where a frame's bytes lie in a channel's stream.
+    fn frame_place(&self, carried: Carried, frame: u64, iteration: u64) -> FramePlace {
+        let offset = frame * self.frame_bytes;
+        let (channel, to, position, bytes) = match carried {
+            Carried::Message(message) => {
+                let sent = &self.plan.messages[message];
+                let ChannelWriter { actor, port } = self.writers[sent.channel];
+                let firing = iteration * self.actors[actor].firings + sent.firing;
+                let position = port.position(firing);
+                (sent.channel, sent.to, position, port.bytes() as u64)
+            }
+            Carried::Border(transfer) => {
+                let missing = &self.restoration.transfers[transfer].missing;
+                let end = self.border_end(missing.channel, iteration);
+                let position = end - i128::from(missing.bytes);
+                (missing.channel, missing.to, position, missing.bytes)
+            }
+        };
+        FramePlace {
+            channel,
+            to,
+            position: position + i128::from(offset),
+            bytes: self.frame_bytes.min(bytes - offset) as usize,
+        }
+    }
+
+    /// The bytes of a frame, from the memory of the node where its way begins.
+    pub(crate) fn read_frame(&mut self, sent: WaitingFrame) -> Vec<u8> {
+        let place = self.frame_place(sent.carried, sent.frame, sent.iteration);
+        let mut payload = vec![0; self.frame_bytes as usize];
+        let bytes = &mut payload[..place.bytes];
+        match sent.carried {
+            Carried::Message(_) => {
+                let ring = self.ring(place.channel, sent.node);
+                ring.read(place.position, bytes);
+            }
+            Carried::Border(_) => {
+                let end = self.border_end(place.channel, sent.iteration);
+                let kept = &self.aside.tokens[&place.channel][&sent.node];
+                let first = kept.len() - (end - place.position) as usize;
+                bytes.copy_from_slice(&kept[first..first + place.bytes]);
             }
         }
-    }
-
-    /// Iterations before this one are complete: they will not run again.
-    pub(crate) fn commit(&mut self, iteration: u64) {
-        for (channel, history) in &mut self.histories {
-            let ChannelWriter { actor, port } = self.writers[*channel];
-            history.forget_before(port.position(iteration * self.actors[actor].firings));
-        }
-    }
-
-    /// Goes back to before an iteration that was the last to be committed, and on with a plan.
-    pub(crate) fn restart(&mut self, plan: &'a VerifiedPlan, iteration: u64) {
-        self.plan = plan;
-        for (channel, history) in &mut self.histories {
-            let ChannelWriter { actor, port } = self.writers[*channel];
-            history.truncate(port.position(iteration * self.actors[actor].firings));
-        }
-        self.fill_rings(iteration);
-        for (actor, joined) in self.actors.iter_mut_enumerated() {
-            joined.call = Call::default();
-            let ports = joined.inputs.iter();
-            let bytes: u64 = ports.map(|port| port.rate * port.token_bytes).sum();
-            let complete = bytes * joined.firings * iteration;
-            self.outputs[actor].truncate(complete as usize);
-        }
-    }
-
-    /// Where a frame of a message lies in its channel's stream, in bytes, and how many of them it has.
-    fn frame_place(&self, message: usize, frame: u64, iteration: u64) -> (i128, usize) {
-        let sent = &self.plan.messages[message];
-        let ChannelWriter { actor, port } = self.writers[sent.channel];
-        let firing = iteration * self.actors[actor].firings + sent.firing;
-        let message_bytes = port.bytes() as u64;
-        let offset = frame * self.frame_bytes;
-        let bytes = self.frame_bytes.min(message_bytes - offset);
-        (port.position(firing) + i128::from(offset), bytes as usize)
-    }
-
-    /// The bytes of a frame, from the memory of the writer's node.
-    pub(crate) fn read_frame(&mut self, message: usize, frame: u64, iteration: u64) -> Vec<u8> {
-        let channel = self.plan.messages[message].channel;
-        let (position, bytes) = self.frame_place(message, frame, iteration);
-        let home = self.plan.placement[self.writers[channel].actor];
-        let mut payload = vec![0; self.frame_bytes as usize];
-        self.ring(channel, home)
-            .read(position, &mut payload[..bytes]);
         payload
     }
 
-    /// Writes a frame's bytes to the memory of the reader's node.
-    pub(crate) fn write_frame(
-        &mut self,
-        message: usize,
-        frame: u64,
-        iteration: u64,
-        payload: &[u8],
-    ) {
-        let (channel, to) = (
-            self.plan.messages[message].channel,
-            self.plan.messages[message].to,
-        );
-        let (position, bytes) = self.frame_place(message, frame, iteration);
-        self.ring(channel, to).write(position, &payload[..bytes]);
+    /// Writes a frame's bytes to the memory of the node where its way ends.
+    pub(crate) fn write_frame(&mut self, taken: WaitingFrame, payload: &[u8]) {
+        let place = self.frame_place(taken.carried, taken.frame, taken.iteration);
+        self.ring(place.channel, place.to)
+            .write(place.position, &payload[..place.bytes]);
     }
 
     /// Tokens of each sink, by name.
@@ -337,21 +481,6 @@ impl<'a> Application<'a> {
         let sinks = sinks.filter(|(actor, _)| actor.role == Role::Sink);
         sinks.map(|(actor, bytes)| (actor.name, bytes)).collect()
     }
-}
-
-/// What there is of each channel before the first iteration, for those whose readers go back to earlier ones.
-fn histories(
-    graph: &Graph,
-    writers: &TiVec<ChannelId, ChannelWriter>,
-) -> BTreeMap<ChannelId, History> {
-    let channels = graph.channels.iter_enumerated();
-    let histories = channels.filter_map(|(id, channel)| {
-        let depth = channel.readers.iter().map(|reader| reader.delay).max()?;
-        let bytes = (depth * writers[id].port.token_bytes) as usize;
-        let initial = &channel.initial[channel.initial.len() - bytes..];
-        (depth > 0).then(|| (id, History::new(initial)))
-    });
-    histories.collect()
 }
 
 fn input_port(

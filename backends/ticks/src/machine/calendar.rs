@@ -3,6 +3,15 @@
 use zbmd_ir::{ActorId, TiVec};
 use zbmd_ticks::{Network, NodeId, TickMachine, VerifiedPlan};
 
+/// What a frame is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Carried {
+    /// A message of the plan.
+    Message(usize),
+    /// Tokens of a border that are brought to another node after a loss.
+    Border(usize),
+}
+
 /// What a node does, in the order in which it does the work of one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Work {
@@ -10,7 +19,7 @@ pub(crate) enum Work {
     Complete { actor: ActorId, firing: u64 },
     /// A frame is put on a link.
     Gather {
-        message: usize,
+        carried: Carried,
         hop: usize,
         frame: u64,
     },
@@ -18,7 +27,7 @@ pub(crate) enum Work {
     Compute { actor: ActorId, firing: u64 },
     /// A frame is taken from a link.
     Scatter {
-        message: usize,
+        carried: Carried,
         hop: usize,
         frame: u64,
     },
@@ -68,6 +77,7 @@ pub(crate) fn calendars(
         }
     }
     for (message, sent) in plan.messages.iter().enumerate() {
+        let carried = Carried::Message(message);
         for (hop, frames) in sent.hops.iter().enumerate() {
             let ends = network.links()[frames.link];
             for (frame, tick) in (0..).zip(frames.ticks()) {
@@ -75,7 +85,7 @@ pub(crate) fn calendars(
                     ends.from,
                     tick,
                     Work::Gather {
-                        message,
+                        carried,
                         hop,
                         frame,
                     },
@@ -85,7 +95,7 @@ pub(crate) fn calendars(
                     ends.to,
                     taken,
                     Work::Scatter {
-                        message,
+                        carried,
                         hop,
                         frame,
                     },

@@ -64,6 +64,16 @@ pub enum RunError {
         /// Its tick.
         tick: u64,
     },
+    /// What an iteration needs of earlier ones is on no node that goes on.
+    #[error(
+        "no node that goes on has what iteration {iteration} needs of earlier output of `{writer}`: both that kept it were lost before it was elsewhere"
+    )]
+    BorderLost {
+        /// The actor that wrote it.
+        writer: String,
+        /// The first iteration that is not complete.
+        iteration: u64,
+    },
     /// Nobody is left who could notice a loss and go on.
     #[error(
         "no node goes on after {complete} of {iterations} iterations: all that knew what was lost before are lost too"
@@ -185,6 +195,10 @@ pub struct Resumption {
     pub iteration: u64,
     /// The tick of all nodes that is the first of the plan then.
     pub tick: u64,
+    /// Ticks before that one in which borders were brought to the nodes that need them.
+    pub restoring_ticks: u64,
+    /// Frames that these took, on all links.
+    pub restoring_frames: u64,
     /// The period of that plan.
     pub period: u64,
 }

@@ -87,32 +87,32 @@ impl EventRun<'_> {
                 self.application.start(actor, firing, iteration)?;
             }
             Work::Gather {
-                message,
+                carried,
                 hop,
                 frame,
             } => {
                 let sent = WaitingFrame {
                     node,
-                    message,
+                    carried,
                     hop,
                     frame,
                     iteration,
                 };
                 let payload = take_payload(&mut self.application, &mut self.waiting, sent);
                 self.frames += 1;
-                let link = self.input.plan.messages[message].hops[hop].link;
+                let link = self.application.hops(carried)[hop].link;
                 self.flight[link].push_back(payload);
             }
             Work::Scatter {
-                message,
+                carried,
                 hop,
                 frame,
             } => {
-                let link = self.input.plan.messages[message].hops[hop].link;
+                let link = self.application.hops(carried)[hop].link;
                 let payload = self.flight[link].pop_front().unwrap_or_default();
                 let taken = WaitingFrame {
                     node,
-                    message,
+                    carried,
                     hop: hop + 1,
                     frame,
                     iteration,
@@ -124,16 +124,8 @@ impl EventRun<'_> {
     }
 
     fn keep(&mut self, taken: WaitingFrame, payload: Vec<u8>) {
-        let is_there = taken.hop == self.input.plan.messages[taken.message].hops.len();
-        if is_there {
-            let WaitingFrame {
-                message,
-                frame,
-                iteration,
-                ..
-            } = taken;
-            self.application
-                .write_frame(message, frame, iteration, &payload);
+        if taken.hop == self.application.hops(taken.carried).len() {
+            self.application.write_frame(taken, &payload);
         } else {
             self.waiting.insert(taken, payload);
         }
@@ -147,7 +139,7 @@ pub(super) fn take_payload(
     sent: WaitingFrame,
 ) -> Vec<u8> {
     if sent.hop == 0 {
-        application.read_frame(sent.message, sent.frame, sent.iteration)
+        application.read_frame(sent)
     } else {
         waiting.remove(&sent).unwrap_or_default()
     }

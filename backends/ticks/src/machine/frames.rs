@@ -8,7 +8,7 @@ use zbmd_ir::TiVec;
 use zbmd_ticks::{LinkEnds, LinkId, Network, NodeId};
 
 use super::application::Application;
-use super::calendar::{Entry, Work};
+use super::calendar::{Carried, Entry, Work};
 use super::error::{FaultKind, FrameHarm, Recovery, RunFault};
 use super::events::take_payload;
 use super::recovery::{Harm, Knowledge, PlanSpan};
@@ -278,7 +278,7 @@ impl TickedRun<'_> {
             return Ok(Some(fault));
         }
         let is_told = self.knowledge.is_told(node) || self.is_left_out(node);
-        if tick == self.span.first_tick && !is_told {
+        if tick == self.span.begun_tick && !is_told {
             return Err(RunError::Untold { node, tick });
         }
         let mut sent: BTreeMap<LinkId, Vec<u8>> = BTreeMap::new();
@@ -287,35 +287,37 @@ impl TickedRun<'_> {
             match work {
                 Work::Complete { actor, firing } => {
                     self.application.end(actor, firing, iteration);
-                    self.finish(iteration);
+                    self.span.finish(iteration);
                 }
                 Work::Compute { actor, firing } => {
                     self.application.start(actor, firing, iteration)?;
                 }
                 Work::Gather {
-                    message,
+                    carried,
                     hop,
                     frame,
                 } => {
                     let key = WaitingFrame {
                         node,
-                        message,
+                        carried,
                         hop,
                         frame,
                         iteration,
                     };
                     let payload = take_payload(&mut self.application, &mut self.waiting, key);
-                    sent.insert(self.span.plan.messages[message].hops[hop].link, payload);
+                    let link = self.application.hops(carried)[hop].link;
+                    let other = sent.insert(link, payload);
+                    assert!(other.is_none(), "two frames on {link} in tick {tick}");
                 }
                 Work::Scatter {
-                    message,
+                    carried,
                     hop,
                     frame,
                 } => {
-                    let link = self.span.plan.messages[message].hops[hop].link;
+                    let link = self.application.hops(carried)[hop].link;
                     let key = WaitingFrame {
                         node,
-                        message,
+                        carried,
                         hop: hop + 1,
                         frame,
                         iteration,
@@ -334,16 +336,21 @@ impl TickedRun<'_> {
     fn work(&mut self, node: NodeId, tick: u64) -> Vec<(Work, u64)> {
         let PlanSpan {
             plan,
+            begun_tick,
             first_tick,
             first_iteration,
             ..
         } = self.span;
-        let Some(tick) = tick.checked_sub(first_tick) else {
-            return Vec::new();
-        };
-        if self.knowledge.is_halted(node) {
+        if tick < begun_tick || self.knowledge.is_halted(node) {
             return Vec::new();
         }
+        let Some(tick) = tick.checked_sub(first_tick) else {
+            let work = self.application.restoration().work(node, tick - begun_tick);
+            return work
+                .into_iter()
+                .map(|work| (work, first_iteration))
+                .collect();
+        };
         let period = plan.period;
         let iterations = self.application.iterations - first_iteration;
         let state = &mut self.nodes[node];
@@ -455,7 +462,7 @@ impl TickedRun<'_> {
             return Err(FaultKind::Corrupt);
         }
         self.knowledge.hear(node, &frame.reports);
-        if frame.is_halted && tick >= self.span.first_tick + latency {
+        if frame.is_halted && tick >= self.span.begun_tick + latency {
             self.knowledge.halt(node);
         }
         // A neighbour that knows of lost tokens sends no others.
@@ -464,19 +471,14 @@ impl TickedRun<'_> {
         };
 
         let payload = frame.payload.ok_or(FaultKind::Missing)?;
-        if key.hop == self.span.plan.messages[key.message].hops.len() {
-            let WaitingFrame {
-                message,
-                frame,
-                iteration,
-                ..
-            } = key;
-            self.application
-                .write_frame(message, frame, iteration, &payload);
+        if key.hop == self.application.hops(key.carried).len() {
+            self.application.write_frame(key, &payload);
         } else {
             self.waiting.insert(key, payload);
         }
-        self.finish(key.iteration);
+        if matches!(key.carried, Carried::Message(_)) {
+            self.span.finish(key.iteration);
+        }
         Ok(())
     }
 

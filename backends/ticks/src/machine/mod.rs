@@ -6,18 +6,19 @@
 //! entry: what happens in a tick does not depend on when the tick is, so that nothing else need be known.
 //!
 //! A run ends with the first frame that is lost or wrong, unless it has plans for losses: then it goes back to the last
-//! iteration border before which all is complete, and on from there with the plan for what is left (`recovery.rs`).
+//! iteration border before which all is complete, and on from there with the plan for what is left (`recovery.rs`). What
+//! iterations leave to later ones is in the memory of two nodes, and frames bring it to those that need it (`border.rs`).
 //!
 //! In a tick a node first completes the firing that ends, then puts frames on its links, then starts a firing, then takes
 //! frames from its links.
 
 mod application;
+mod border;
 mod calendar;
 mod call;
 mod error;
 mod events;
 mod frames;
-mod history;
 mod recovery;
 mod reports;
 mod ring;
@@ -30,7 +31,7 @@ use zbmd_op::Registry;
 use zbmd_ticks::{NodeId, TickContingencies, TickMachine, VerifiedPlan};
 
 use self::application::{Application, Parts};
-use self::calendar::calendars;
+use self::calendar::{Carried, calendars};
 pub use self::error::{FaultKind, FrameHarm, Injection, Recovery, Resumption, RunError, RunFault};
 use crate::clock::{FillRange, TimedEvent};
 
@@ -122,7 +123,6 @@ pub fn run(input: &RunInput<'_>) -> Result<RunOutcome, RunError> {
         registry: input.registry,
         machine: input.machine,
         plan: input.plan,
-        is_recoverable: input.contingencies.is_some(),
     };
     let application = Application::new(&parts, input.inputs, input.iterations)?;
     let durations = input.machine.durations(input.graph);
@@ -133,11 +133,11 @@ pub fn run(input: &RunInput<'_>) -> Result<RunOutcome, RunError> {
     }
 }
 
-/// Frames on their way through nodes: which of a message, on which hop, of which iteration.
+/// Frames on their way through nodes: of what, which of them, on which hop, of which iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct WaitingFrame {
     node: NodeId,
-    message: usize,
+    carried: Carried,
     hop: usize,
     frame: u64,
     iteration: u64,

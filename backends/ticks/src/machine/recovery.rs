@@ -5,28 +5,31 @@
 //! send idle frames from then on. In a tick that follows from the reports alone, and by which they have gone through the
 //! network, all nodes draw the same conclusions from them:
 //!
-//! - a link is lost if [`super::reports::WATCHED_FRAMES`] in a row did not come, and with it the one in the other direction;
+//! - a link is lost if [`WATCHED_FRAMES`] in a row did not come, and with it the one in the other direction;
 //!   nodes to which no way is left are lost too;
 //! - iterations are complete if the calendar has no tick of theirs from the tick on in which the first of the missing
 //!   frames was sent;
-//! - the plan for what is left begins in that tick, with the first iteration that is not complete.
+//! - the nodes of the plan for what is left get the border of the first iteration that is not complete, and the plan
+//!   begins with that iteration.
 //!
-//! Where a loss divides the network, each part that has a plan for what it can reach could go on, with the same output; the
-//! largest of them is simulated.
+//! Where a loss divides the network, each part that has all borders and a plan for what it can reach could go on, with the
+//! same output; the largest of them is simulated.
 //!
-//! What iterations leave to later ones is kept outside of the machine as it is written, like the outputs of sinks, and so
-//! survives any loss; that takes no ticks here, and neither does bringing it back.
+//! What the first of these iterations needs of earlier ones is in the memory of two nodes, or was put aside when the run
+//! went back to it before; frames bring it to other nodes before the plan begins (`border.rs`). Only the inputs of sources
+//! and the outputs of sinks are outside of the machine.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use zbmd_ir::TiVec;
-use zbmd_ticks::{LinkEnds, LinkId, Network, NodeId, TickLoss, VerifiedPlan};
+use zbmd_ticks::{LinkEnds, LinkId, Network, NodeId, TickLoss, VerifiedPlan, WATCHED_FRAMES};
 
+use super::border::{KeptBorder, RestorationPlanner};
 use super::calendar::{Entry, Work, calendars};
 use super::error::{FaultKind, FrameHarm, Injection, Recovery, Resumption, RunFault};
 use super::frames::TickedRun;
-use super::reports::{Gap, GapStart, Reports, WATCHED_FRAMES};
+use super::reports::{Gap, GapStart, Reports};
 use super::{RunError, RunInput};
 use crate::clock::{ClockEvent, TimedEvent};
 
@@ -34,6 +37,8 @@ use crate::clock::{ClockEvent, TimedEvent};
 #[derive(Clone, Debug)]
 pub(super) struct PlanSpan<'a> {
     pub(super) plan: &'a VerifiedPlan,
+    /// The tick of all nodes in which they turn to the plan: the first in which borders are brought to its nodes.
+    pub(super) begun_tick: u64,
     /// The tick of all nodes that is the plan's first.
     pub(super) first_tick: u64,
     /// The iteration that is the plan's first.
@@ -68,6 +73,7 @@ impl<'a> PlanSpan<'a> {
         };
         Self {
             plan,
+            begun_tick: 0,
             first_tick: 0,
             first_iteration: 0,
             end_tick: input.max_ticks.map_or(whole_run, |max| max.min(whole_run)),
@@ -88,8 +94,8 @@ impl<'a> PlanSpan<'a> {
         self.first_iteration + complete
     }
 
-    /// A firing or a frame of an iteration is done. How many iterations are complete.
-    fn finish(&mut self, iteration: u64) -> u64 {
+    /// A firing or a frame of an iteration is done.
+    pub(super) fn finish(&mut self, iteration: u64) {
         let index = (iteration - self.committed) as usize;
         while self.open.len() <= index {
             self.open.push_back(self.steps);
@@ -99,7 +105,6 @@ impl<'a> PlanSpan<'a> {
             self.open.pop_front();
             self.committed += 1;
         }
-        self.committed
     }
 }
 
@@ -194,11 +199,6 @@ impl Knowledge {
         self.telling.clear();
         self.gaps.retain(|_, open| open.gap.frames < WATCHED_FRAMES);
     }
-
-    /// Nothing that is known has yet to be dealt with, by anybody.
-    fn is_quiet(&self) -> bool {
-        self.pending.is_none() && self.gaps.is_empty()
-    }
 }
 
 /// What goes wrong, and what of it is known.
@@ -274,20 +274,6 @@ impl<'a> TickedRun<'a> {
         self.clock.apply(stop)?;
         self.stops.push(stop);
         Ok(())
-    }
-
-    /// A firing or a frame of an iteration is done.
-    pub(super) fn finish(&mut self, iteration: u64) {
-        let before = self.span.committed;
-        let committed = self.span.finish(iteration);
-        if committed > before && self.input.contingencies.is_some() && self.knowledge.is_quiet() {
-            // Other nodes may be behind, by less than a latency for each hop, and have yet to notice what goes wrong there.
-            let hops = self.network.node_count() as u64 + 1;
-            let ticks = hops * (self.input.machine.latency_ticks + 1);
-            let iterations = ticks / self.span.plan.period + 1;
-            self.application
-                .commit(committed.saturating_sub(iterations));
-        }
     }
 
     /// A node misses a frame, or finds one that is wrong. What ends the run, if it cannot go on.
@@ -422,7 +408,8 @@ impl<'a> TickedRun<'a> {
         }
         let known = self.knowledge.reports[node].clone();
         let silent = known.silent_links();
-        let lost = self.losses(&self.part_of(node, &silent), &silent);
+        let part = self.part_of(node, &silent);
+        let lost = self.losses(&part, &silent);
         let settled = self.knowledge.settled.clone();
         let (mut first_tick, mut has_tokens) = (u64::MAX, false);
         for (start, gap) in known.open(&settled) {
@@ -446,7 +433,11 @@ impl<'a> TickedRun<'a> {
                 return Ok(self.knowledge.pending);
             };
             let plan = if is_hit { plan } else { self.span.plan };
-            resumption = Some(self.resume(plan, tick, complete));
+            let notice = self.input.machine.notice_ticks(self.network);
+            let is_in_memory =
+                missing_from >= self.span.first_tick && tick - missing_from <= notice;
+            let border = self.application.kept_border(complete, &part, is_in_memory);
+            resumption = Some(self.resume(plan, tick, border, &lost)?);
         }
         self.settle(node, lost, resumption, time)?;
         Ok(None)
@@ -489,13 +480,39 @@ impl<'a> TickedRun<'a> {
         Ok(())
     }
 
-    /// Begins a plan with an iteration, in a tick of all nodes.
-    fn resume(&mut self, plan: &'a VerifiedPlan, tick: u64, iteration: u64) -> Resumption {
+    /// Turns to a plan in a tick of all nodes: brings it the border of an iteration, and begins with that iteration.
+    fn resume(
+        &mut self,
+        plan: &'a VerifiedPlan,
+        tick: u64,
+        border: KeptBorder,
+        lost: &[TickLoss],
+    ) -> Result<Resumption, RunError> {
+        let iteration = border.iteration;
+        let missing = self.application.restart(plan, border)?;
+        let is_down = self.network.links().keys().map(|link| {
+            let mut lost = lost.iter();
+            self.harm.is_down[link] || lost.any(|loss| loss.takes_link(self.network, link))
+        });
+        let is_down = is_down.collect();
+        let planner = RestorationPlanner::new(self.input.machine, self.network, &is_down);
+        let restoration = planner.plan(self.application.aside(), missing);
+        let restoration = restoration.map_err(|channel| self.application.lost_border(channel))?;
+        let resumption = Resumption {
+            iteration,
+            tick: tick + restoration.ticks,
+            restoring_ticks: restoration.ticks,
+            restoring_frames: restoration.frames(),
+            period: plan.period,
+        };
+        self.application.set_restoration(restoration);
+
         let durations = self.input.machine.durations(self.input.graph);
         let entries = calendars(plan, self.input.machine, self.network, &durations);
         let left = self.application.iterations - iteration;
         let mut span = PlanSpan::new(self.input, plan, &entries, left);
-        span.first_tick = tick;
+        span.begun_tick = tick;
+        span.first_tick = resumption.tick;
         span.first_iteration = iteration;
         span.committed = iteration;
         span.end_tick += span.first_tick;
@@ -503,7 +520,6 @@ impl<'a> TickedRun<'a> {
             span.end_tick = span.end_tick.min(max);
         }
 
-        self.application.restart(plan, iteration);
         self.waiting.clear();
         for (state, entries) in self.nodes.iter_mut().zip(entries) {
             state.entries = entries;
@@ -511,11 +527,7 @@ impl<'a> TickedRun<'a> {
         }
         self.span = span;
         self.is_extended = true;
-        Resumption {
-            iteration,
-            tick,
-            period: plan.period,
-        }
+        Ok(resumption)
     }
 }
 
@@ -558,7 +570,7 @@ impl TickedRun<'_> {
         others.map(TickLoss::Node).chain(links).collect()
     }
 
-    /// The largest part of the network that has a plan for what it can reach; of equally large ones that with the lowest
+    /// The largest part of the network that has a plan for what it can reach, and all borders; of equally large ones that with the lowest
     /// node. Known to the simulation only: it decides which part is looked at, and what that does follows from its reports.
     fn leading_part(&self) -> Option<BTreeSet<NodeId>> {
         let contingencies = self.input.contingencies?;
@@ -578,7 +590,8 @@ impl TickedRun<'_> {
         parts.sort_by_key(|part| std::cmp::Reverse(part.len()));
         parts.into_iter().find(|part| {
             let losses = self.losses(part, &lost);
-            contingencies.find(self.network, &losses).is_some()
+            self.application.has_borders(part)
+                && contingencies.find(self.network, &losses).is_some()
         })
     }
 

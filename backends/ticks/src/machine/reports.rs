@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use zbmd_ticks::LinkId;
-
-/// Frames in a row that must be missing until a link counts as lost, and not only a frame of it.
-pub(super) const WATCHED_FRAMES: u64 = 2;
+use zbmd_ticks::{LinkId, WATCHED_FRAMES};
 
 /// The receiver's tick in which the first frame of a gap was due, and the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

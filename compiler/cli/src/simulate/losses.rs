@@ -48,8 +48,7 @@ pub(super) fn plan_losses(
 
     let table = TickContingencies::verify(graph, machine, main.clone(), plans);
     // A refused plan of our own scheduler is our bug.
-    let table = table
-        .unwrap_or_else(|(lost, errors)| panic!("the plan without {lost} is refused: {errors:?}"));
+    let table = table.unwrap_or_else(|error| panic!("plans for losses are refused: {error}"));
     Ok(LossPlans { table, refused })
 }
 
@@ -107,6 +106,15 @@ pub(super) fn name(network: &Network, lost: TickLoss) -> String {
 
 /// A line for each loss that changes the plan, and one for all others.
 pub(super) fn write_plans(text: &mut String, network: &Network, plans: &LossPlans) {
+    let borders = plans.table.main().copies.len();
+    if borders > 0 {
+        let verb = if borders == 1 {
+            "border is"
+        } else {
+            "borders are"
+        };
+        let _ = writeln!(text, "copies       {borders} {verb} kept on a second node");
+    }
     let main = plans.table.main().period;
     for entry in plans.table.list() {
         let period = entry.plan.period;
@@ -148,8 +156,8 @@ pub(super) fn write_recoveries(text: &mut String, network: &Network, recoveries:
         let _ = match recovery.resumption {
             Some(resumed) => writeln!(
                 text,
-                "\nresumed      in tick {} with iteration {}, period {} ticks",
-                resumed.tick, resumed.iteration, resumed.period
+                "\nresumed      in tick {} with iteration {}, period {} ticks; bringing borders took {} ticks",
+                resumed.tick, resumed.iteration, resumed.period, resumed.restoring_ticks
             ),
             None => writeln!(text, "; no token was lost, and the plan stays"),
         };

@@ -187,6 +187,24 @@ pub enum TickError {
         /// When the last token of the window is there.
         ready: i128,
     },
+    /// Borders of which some are kept a second time and some are not, or twice.
+    #[error("{channel} has {found} copies of its border, but {needed} are needed")]
+    Copies {
+        /// The channel.
+        channel: ChannelId,
+        /// How many there are.
+        found: u64,
+        /// How many are needed.
+        needed: u64,
+    },
+    /// A copy that is lost with what it is a copy of.
+    #[error("the copy of {channel}'s border is on {node}, as its writer is")]
+    CopyAtHome {
+        /// The channel.
+        channel: ChannelId,
+        /// The node.
+        node: NodeId,
+    },
     /// A buffer that is missing, doubled, or for nobody.
     #[error("{channel} has {found} buffers on {node}, but {needed} are needed")]
     Buffers {
@@ -199,7 +217,7 @@ pub enum TickError {
         /// How many are needed.
         needed: u64,
     },
-    /// A buffer that does not hold a channel's initial tokens.
+    /// A buffer that does not hold a channel's initial tokens, or its border.
     #[error(
         "the buffer of {channel} on {node} holds {tokens} tokens, but {needed} lie there at the start"
     )]

@@ -12,15 +12,19 @@ pub(super) fn check(facts: &Facts<'_>, arrivals: &Arrivals) -> Result<(), Vec<Ti
     check_buffers(facts)?;
     let mut errors = Errors::default();
     let last_sends = last_sends(facts);
+    let end = end_of_iteration(facts, arrivals);
     for buffer in &facts.plan.buffers {
-        check_places(facts, arrivals, &last_sends, buffer, &mut errors);
+        let places = Places::new(facts, arrivals, &last_sends, end, *buffer);
+        if let Err(error) = places.check() {
+            errors.add(error);
+        }
     }
     check_waiting(facts, &mut errors);
     check_bytes(facts, &mut errors);
     errors.result()
 }
 
-/// One buffer on the writer's node, and one on each other node that has readers.
+/// One buffer on the writer's node, and one on each other node that needs its tokens.
 fn check_buffers(facts: &Facts<'_>) -> Result<(), Vec<TickError>> {
     let mut errors = Errors::default();
     let mut found: BTreeMap<(ChannelId, NodeId), u64> = BTreeMap::new();
@@ -28,9 +32,9 @@ fn check_buffers(facts: &Facts<'_>) -> Result<(), Vec<TickError>> {
         *found.entry((buffer.channel, buffer.node)).or_default() += 1;
     }
     for (channel, ch) in facts.graph.channels.iter_enumerated() {
-        let mut nodes = facts.remote_nodes(channel);
-        nodes.push(facts.node_of(ch.from.actor));
-        for node in nodes {
+        let receivers = facts.receivers(channel).into_iter();
+        let receivers = receivers.map(|receiver| receiver.node);
+        for node in receivers.chain([facts.node_of(ch.from.actor)]) {
             let count = found.remove(&(channel, node)).unwrap_or(0);
             if count != 1 {
                 errors.add(TickError::Buffers {
@@ -70,77 +74,137 @@ fn last_sends(facts: &Facts<'_>) -> LastSends {
     last_sends
 }
 
+/// The first tick in which everything of iteration 0 is done: firings have ended and frames have been taken.
+fn end_of_iteration(facts: &Facts<'_>, arrivals: &Arrivals) -> i128 {
+    let actors = facts.graph.actors.keys();
+    let ends = actors.map(|actor| facts.end(actor, i128::from(facts.firings[actor]) - 1) + 1);
+    let taken = arrivals.values().map(|arrival| arrival.complete.into());
+    ends.chain(taken).max().unwrap_or(0)
+}
+
 /// A buffer, and what decides how long tokens stay in it.
 struct Places<'a> {
     facts: &'a Facts<'a>,
     arrivals: &'a Arrivals,
     last_sends: &'a LastSends,
+    /// [`end_of_iteration`].
+    end: i128,
     buffer: TickBuffer,
     writer: ActorId,
     is_home: bool,
+    /// Readers on the node.
+    readers: Vec<&'a Reader>,
+    /// Tokens of the border that is kept here, 0 if none is.
+    border: u64,
+    /// For each firing of the writer the tick in which it, or one after it, begins to be written.
+    writes: Vec<u64>,
 }
 
-/// No token of a buffer is written over before it was read by all readers on the node, and sent.
-fn check_places(
-    facts: &Facts<'_>,
-    arrivals: &Arrivals,
-    last_sends: &LastSends,
-    buffer: &TickBuffer,
-    errors: &mut Errors,
-) {
-    let &TickBuffer {
-        channel,
-        node,
-        tokens,
-    } = buffer;
-    let ch = &facts.graph.channels[channel];
-    let writer = ch.from.actor;
-    let readers = ch.readers.iter();
-    let readers: Vec<&Reader> = readers
-        .filter(|reader| facts.node_of(reader.to.actor) == node)
-        .collect();
-    let initial = readers.iter().map(|reader| reader.delay).max().unwrap_or(0);
-    let needed = initial.max(1);
-    if tokens < needed {
-        errors.add(TickError::Initial {
+impl<'a> Places<'a> {
+    fn new(
+        facts: &'a Facts<'a>,
+        arrivals: &'a Arrivals,
+        last_sends: &'a LastSends,
+        end: i128,
+        buffer: TickBuffer,
+    ) -> Self {
+        let TickBuffer { channel, node, .. } = buffer;
+        let ch = &facts.graph.channels[channel];
+        let writer = ch.from.actor;
+        let is_home = facts.node_of(writer) == node;
+        let readers = ch.readers.iter();
+        let is_here = |reader: &&Reader| facts.node_of(reader.to.actor) == node;
+
+        let copy = facts.copies.get(&channel);
+        let is_kept_here = copy.is_some_and(|&copy| copy == node || is_home);
+        let mut places = Self {
+            facts,
+            arrivals,
+            last_sends,
+            end,
+            buffer,
+            writer,
+            is_home,
+            readers: readers.filter(is_here).collect(),
+            border: if is_kept_here { ch.history() } else { 0 },
+            writes: Vec::new(),
+        };
+        places.writes = places.earliest_writes();
+        places
+    }
+
+    /// No token is written over before it was read by all readers on the node, and sent, and before nobody can go back to
+    /// a border that it is part of.
+    fn check(&self) -> Result<(), TickError> {
+        let TickBuffer {
             channel,
             node,
             tokens,
-            needed,
-        });
-        return;
-    }
-
-    let places = Places {
-        facts,
-        arrivals,
-        last_sends,
-        buffer: *buffer,
-        writer,
-        is_home: facts.node_of(writer) == node,
-    };
-    let rate = i128::from(facts.rate(channel));
-    for position in 0..rate * i128::from(facts.firings[writer]) {
-        let mut needed_until = places.complete(position.div_euclid(rate));
-        for reader in &readers {
-            needed_until = needed_until.max(places.last_reading(reader, position));
-        }
-        let next = position + i128::from(tokens);
-        let written = places.write(next.div_euclid(rate));
-        if written < needed_until {
-            errors.add(TickError::Overwritten {
+        } = self.buffer;
+        let delays = self.readers.iter().map(|reader| reader.delay);
+        let needed = delays.max().unwrap_or(0).max(self.border).max(1);
+        if tokens < needed {
+            return Err(TickError::Initial {
                 channel,
                 node,
-                position: position as u64,
-                needed_until,
-                written,
+                tokens,
+                needed,
             });
-            return;
         }
-    }
-}
 
-impl Places<'_> {
+        let rate = i128::from(self.facts.rate(channel));
+        let iteration_tokens = rate * i128::from(self.facts.firings[self.writer]);
+        for position in 0..iteration_tokens {
+            let mut needed_until = self.complete(position.div_euclid(rate));
+            for reader in &self.readers {
+                needed_until = needed_until.max(self.last_reading(reader, position));
+            }
+            needed_until = needed_until.max(self.border_end(position, iteration_tokens));
+            let next = position + i128::from(tokens);
+            let written = self.write(next.div_euclid(rate));
+            if written < needed_until {
+                return Err(TickError::Overwritten {
+                    channel,
+                    node,
+                    position: position as u64,
+                    needed_until,
+                    written,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The tick from which on nobody goes back to a border that a token is part of: the border of iteration j is of use
+    /// until iteration j is complete, and nobody notices later than a while after that that it is not.
+    fn border_end(&self, position: i128, iteration_tokens: i128) -> i128 {
+        let last = (position + i128::from(self.border)).div_euclid(iteration_tokens);
+        if last * iteration_tokens <= position {
+            return 0;
+        }
+        let notice = self.facts.machine.notice_ticks(self.facts.network);
+        self.end + last * i128::from(self.facts.plan.period) + i128::from(notice)
+    }
+
+    fn earliest_writes(&self) -> Vec<u64> {
+        let firings = self.facts.firings[self.writer];
+        let first_ticks = (0..firings).map(|firing| {
+            if self.is_home {
+                return Some(self.facts.start(self.writer, firing.into()) as u64);
+            }
+            // What is not sent here is not written here.
+            Some(self.arrival(firing)?.first)
+        });
+        let mut writes: Vec<u64> = first_ticks.map(|tick| tick.unwrap_or(u64::MAX)).collect();
+        let first = writes.iter().copied().min().unwrap_or(0);
+        let mut least = first.saturating_add(self.facts.plan.period);
+        for write in writes.iter_mut().rev() {
+            least = least.min(*write);
+            *write = least;
+        }
+        writes
+    }
+
     /// A tick of a firing of the writer in iteration 0, in the iteration of a firing that is counted over all.
     fn shifted(&self, firing: i128, tick_of: impl FnOnce(u64) -> u64) -> i128 {
         let firings = i128::from(self.facts.firings[self.writer]);
@@ -157,12 +221,9 @@ impl Places<'_> {
         })
     }
 
-    /// When a firing's tokens begin to be written.
+    /// When the tokens of a firing, or of any after it, begin to be written.
     fn write(&self, firing: i128) -> i128 {
-        if self.is_home {
-            return self.facts.start(self.writer, firing);
-        }
-        self.shifted(firing, |f| self.arrival(f).map_or(0, |a| a.first))
+        self.shifted(firing, |f| self.writes[f as usize])
     }
 
     /// When a firing's tokens are there, and have left for other nodes.

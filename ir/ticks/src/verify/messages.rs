@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use zbmd_ir::ChannelId;
 
-use super::{Errors, Facts, MAX_EVENTS, MAX_TICK, TickError};
+use super::{Errors, Facts, MAX_EVENTS, MAX_TICK, Receiver, TickError};
 use crate::{Hop, LinkId, Message, NodeId};
 
 /// The tokens of a firing of a channel's writer, on another node.
@@ -176,7 +176,7 @@ fn check_hop(
     Ok(())
 }
 
-/// Every firing's tokens go once to each node that has readers, and to no other.
+/// Every firing's tokens go once to each node that needs them, and to no other.
 fn check_completeness(
     facts: &Facts<'_>,
     arrivals: &Arrivals,
@@ -197,12 +197,15 @@ fn check_completeness(
     }
     let mut needed = 0;
     for (channel, ch) in facts.graph.channels.iter_enumerated() {
-        for to in facts.remote_nodes(channel) {
+        for receiver in facts.receivers(channel) {
             for firing in 0..facts.firings[ch.from.actor] {
+                if !is_needed(facts, channel, receiver, firing) {
+                    continue;
+                }
                 needed += 1;
                 let delivery = Delivery {
                     channel,
-                    to,
+                    to: receiver.node,
                     firing,
                 };
                 if !arrivals.contains_key(&delivery) {
@@ -213,13 +216,23 @@ fn check_completeness(
     }
     if arrivals.len() > needed {
         for &delivery in arrivals.keys() {
-            let nodes = facts.remote_nodes(delivery.channel);
-            if !nodes.contains(&delivery.to) {
+            let Delivery {
+                channel,
+                to,
+                firing,
+            } = delivery;
+            let mut receivers = facts.receivers(channel).into_iter();
+            let receiver = receivers.find(|receiver| receiver.node == to);
+            if !receiver.is_some_and(|receiver| is_needed(facts, channel, receiver, firing)) {
                 report(delivery, 1, 0);
             }
         }
     }
     errors.result()
+}
+
+fn is_needed(facts: &Facts<'_>, channel: ChannelId, receiver: Receiver, firing: u64) -> bool {
+    receiver.has_readers || facts.is_in_border(channel, firing)
 }
 
 fn check_links(facts: &Facts<'_>) -> Result<(), Vec<TickError>> {

@@ -6,16 +6,18 @@
 //! Checked:
 //! - shape (`shape.rs`): period, a node for each actor, a start for each firing, firings of an actor one after another,
 //!   also across iterations, and no two firings of a node at once, modulo the period;
+//! - borders (`borders.rs`): copies of them for all channels that have one, or for none, not on the writer's node;
 //! - messages (`messages.rs`): exactly those needed, each by links that join the writer's node to the reader's, every
 //!   frame once on every hop, in order, not before it is there, and no two frames of a link in one tick, modulo the
 //!   period;
 //! - tokens (`tokens.rs`): every token of a window is on the reader's node before the firing that reads it starts;
 //! - losses (`losses.rs`): a plan for a loss puts no actor on the node, and sends no frame over the link, that is lost;
 //! - memory (`memory.rs`): exactly the buffers needed, no token written over before it was read and sent for the last
-//!   time, enough memory for frames that wait to be sent on, and all of it within the node's.
+//!   time, and before nobody can go back to a border that it is part of, enough memory for frames that wait to be sent on, and all of it within the node's.
 //!
 //! Not checked: the graph itself (`zbmd_ir::verify::graph::check_graph` does that), and what kernels need besides.
 
+mod borders;
 mod error;
 mod losses;
 mod memory;
@@ -23,11 +25,14 @@ mod messages;
 mod shape;
 mod tokens;
 
+use std::collections::BTreeMap;
+
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{ActorId, ChannelId, Graph, TiVec};
 
+pub(crate) use self::borders::check_kept;
 pub use self::error::TickError;
-use crate::{Network, NodeId, TickLoss, TickMachine, TickPlan};
+use crate::{Network, NodeId, TickLoss, TickMachine, TickPlan, writes_border};
 
 /// Most errors that are reported.
 pub const MAX_ERRORS: usize = 20;
@@ -65,6 +70,8 @@ struct Facts<'a> {
     plan: &'a TickPlan,
     firings: TiVec<ActorId, u64>,
     durations: TiVec<ActorId, u64>,
+    /// The nodes of copies; ids in it are checked by `borders.rs`.
+    copies: BTreeMap<ChannelId, NodeId>,
 }
 
 impl Facts<'_> {
@@ -102,6 +109,42 @@ impl Facts<'_> {
         nodes.dedup();
         nodes
     }
+
+    /// The nodes that need firings of a channel's writer, besides its own: those of readers, and that of the copy.
+    fn receivers(&self, channel: ChannelId) -> Vec<Receiver> {
+        let readers = self.remote_nodes(channel).into_iter();
+        let mut receivers: Vec<Receiver> = readers
+            .map(|node| Receiver {
+                node,
+                has_readers: true,
+            })
+            .collect();
+        if let Some(&node) = self.copies.get(&channel)
+            && receivers.iter().all(|receiver| receiver.node != node)
+        {
+            receivers.push(Receiver {
+                node,
+                has_readers: false,
+            });
+        }
+        receivers
+    }
+
+    /// Whether a node that has no readers of a channel, but a copy of its border, needs a firing of its writer.
+    fn is_in_border(&self, channel: ChannelId, firing: u64) -> bool {
+        let ch = &self.graph.channels[channel];
+        let rate = self.rate(channel);
+        let tokens = rate * self.firings[ch.from.actor];
+        writes_border(ch.history(), firing, rate, tokens)
+    }
+}
+
+/// A node that needs what is written on another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Receiver {
+    node: NodeId,
+    /// Whether it needs all firings, or only those that write tokens of a border.
+    has_readers: bool,
 }
 
 /// Errors found so far, of which only so many are kept.
@@ -167,8 +210,10 @@ fn verify_for(
         plan: &plan,
         firings,
         durations: machine.durations(graph),
+        copies: plan.copies.iter().map(|c| (c.channel, c.node)).collect(),
     };
     shape::check(&facts)?;
+    borders::check(&facts)?;
     let arrivals = messages::check(&facts)?;
     tokens::check(&facts, &arrivals)?;
     memory::check(&facts, &arrivals)?;
