@@ -134,7 +134,7 @@ mod linux {
     /// Undisturbed runs: the same bits, and closed calls are not launched.
     fn anywhere() {
         for gate in GATES {
-            let feed = feed(2001, None);
+            let feed = feed(401, None);
             let plain = plain(gate, feed);
             let engine = exact(gate, &with(&[backend()]), Losses::None);
             for (isolation, checksums) in [
@@ -152,16 +152,16 @@ mod linux {
                 let state = &plain.outcome.as_ref().expect("well").state;
                 assert_eq!(outcome.state, *state, "`{gate}`");
 
-                // Two actors in each of 500 blocks and in that of the tail, of which a fourth or so is closed from the first to the last firing.
+                // Two actors in each of 100 blocks and in that of the tail, of which a fourth or so is closed from the first to the last firing.
                 let (launched, skipped) = gate_calls(&outcome);
                 println!(
                     "     {} `{gate}`: {launched} launched, {skipped} not",
                     backend()
                 );
-                assert_eq!(launched + skipped, 1002);
-                assert!(skipped > 50 && launched > 500, "{launched} {skipped}");
+                assert_eq!(launched + skipped, 202);
+                assert!(skipped > 10 && launched > 100, "{launched} {skipped}");
                 let said = outcome.report.to_string();
-                assert!(said.contains("of 1000 calls behind gates"), "{said}");
+                assert!(said.contains("of 200 calls behind gates"), "{said}");
             }
         }
     }
@@ -192,10 +192,8 @@ mod linux {
 
     fn killed() {
         let faults = "Inject(kinds: [kill], every: (\"300ms\", \"600ms\"), count: 4, seed: 5)";
-        for gate in GATES {
-            disturbed(gate, Losses::Single, Some(faults));
-        }
-        disturbed("", Losses::None, Some(faults));
+        disturbed(GATES[2], Losses::Single, Some(faults));
+        disturbed(GATES[0], Losses::None, Some(faults));
     }
 
     /// The device is lost in the middle of a run: the CPU goes on with what the gates held, and gives it back.

@@ -54,7 +54,7 @@ fn verified(seed: u64, graph: Graph, plans: Vec<Plan>) -> Verified<Program> {
 fn random_graphs_replay_like_the_interpreter() {
     let registry = mix::registry();
     let (mut multi, mut looped, mut over, mut compared, mut parts) = (0, 0, 0, 0, 0);
-    let seeds = seeds(1000);
+    let seeds = seeds(500);
     for seed in 0..seeds {
         let program = program(seed, Shape::default());
         let main = &program.plans[PlanId(0)];
@@ -344,7 +344,7 @@ fn inconsistent_and_deadlocked_graphs_are_refused_by_their_codes() {
 
 #[test]
 fn the_slow_checker_accepts_what_the_scheduler_makes() {
-    for seed in 0..600u64 {
+    for seed in 0..300u64 {
         let (graph, plans) = plans(
             seed,
             Shape {

@@ -76,7 +76,7 @@ fn program(graph: Graph, seed: u64) -> Verified<Program> {
 fn random_graphs_with_replicas_give_the_same_bits() {
     let registry = mix::registry();
     let (mut compared, mut longer, mut delayed, mut spread) = (0, 0, 0, 0);
-    for seed in 0..600u64 {
+    for seed in 0..300u64 {
         let Some((plain, graph, iterations)) = graphs(seed) else {
             continue;
         };
