@@ -317,6 +317,17 @@ pub(crate) struct Inspect {
     #[arg(long, value_name = "FILE",
           conflicts_with_all = ["plan", "mode", "measured", "periods", "no_times", "emit"])]
     pub(crate) machine: Option<PathBuf>,
+    /// With `--machine`: give a parameter of the model a value, as its text would write it
+    #[arg(long = "param", value_name = "NAME=VALUE", value_parser = name_and_value, requires = "machine")]
+    pub(crate) params: Vec<(String, String)>,
+    /// With `--machine`: plans also for when nodes or links are lost, and what they all keep for that
+    #[arg(
+        long,
+        value_name = "LOSSES",
+        default_value = "none",
+        requires = "machine"
+    )]
+    pub(crate) contingencies: TickContingencyChoice,
     /// How to show it
     #[arg(long, value_name = "FORMAT", default_value = "text", conflicts_with_all = ["emit", "no_times"])]
     pub(crate) format: Format,

@@ -149,6 +149,21 @@ fn calendars_to_the_tick_are_shown() {
         let output = text(&inspect(&["--format", format]).stdout);
         assert!(output.starts_with(start), "{format}: {output}");
     }
+    let with_losses = text(&inspect(&["--contingencies", "single"]).stdout);
+    assert!(
+        with_losses.contains("loss         without n0: period "),
+        "{with_losses}"
+    );
+    let unknown = inspect(&["--param", "speed=3"]);
+    assert_eq!(unknown.status.code(), Some(3));
+    assert!(
+        text(&unknown.stderr).contains("speed"),
+        "{}",
+        text(&unknown.stderr)
+    );
+    let of_a_bundle = zbmdc(dir.path(), &["inspect", "a.zbmd", "--param", "speed=3"]);
+    assert_eq!(of_a_bundle.status.code(), Some(2));
+
     assert_eq!(inspect(&["--format", "dot"]).status.code(), Some(2));
     assert_eq!(inspect(&["--no-times"]).status.code(), Some(2));
 

@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use zbmd_compiler::Diagnostics;
-use zbmd_ticks::{tick_drawing, tick_lanes};
+use zbmd_ticks::{BorderCopy, tick_drawing, tick_lanes};
 
 use super::draw::page;
+use super::losses::write_plans;
 use super::{PlanInput, Simulated, plan_model, write_loads};
-use crate::args::{Format, Given, Inspect, TickContingencyChoice};
+use crate::args::{Format, Given, Inspect};
 use crate::output::{Exit, Voice, columns, deliver, say};
 
 /// Plans a model for a machine that keeps time, and shows the plan.
@@ -31,8 +32,11 @@ fn show_plan(args: &Inspect, machine: &Path) -> Result<String, Diagnostics> {
         model: &args.bundle,
         machine,
         costs: None,
-        contingencies: TickContingencyChoice::None,
-        given: &Given::default(),
+        contingencies: args.contingencies,
+        given: &Given {
+            params: args.params.clone(),
+            ..Given::default()
+        },
     })?;
     let Simulated {
         graph,
@@ -64,6 +68,7 @@ fn overview(simulated: &Simulated, width: usize) -> String {
         network,
         scheduled,
         plan,
+        losses,
         ..
     } = simulated;
     let mut text = format!(
@@ -90,6 +95,16 @@ fn overview(simulated: &Simulated, width: usize) -> String {
                 machine.memory_bytes
             );
         }
+    }
+    for BorderCopy { channel, node } in &plan.copies {
+        let writer = &graph.actors[graph.channels[*channel].from.actor].name;
+        let _ = writeln!(
+            text,
+            "copy         of the border of {channel}, from `{writer}`, on {node}"
+        );
+    }
+    if let Some(losses) = losses {
+        write_plans(&mut text, network, losses);
     }
     text
 }
