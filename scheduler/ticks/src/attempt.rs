@@ -99,6 +99,7 @@ impl<'a> Attempt<'a> {
             presences.collect()
         });
         let mut presences: TiVec<ChannelId, Vec<Presence>> = presences.collect();
+
         for &BorderCopy { channel, node } in copies {
             let present = &mut presences[channel];
             if present.iter().all(|presence| presence.node != node) {
@@ -109,6 +110,7 @@ impl<'a> Attempt<'a> {
                 });
             }
         }
+
         Self {
             problem,
             placement,

@@ -54,7 +54,7 @@ impl TickSchedule {
 /// See [`TickScheduleError`].
 pub fn schedule(graph: &Graph, machine: &TickMachine) -> Result<TickSchedule, TickScheduleError> {
     let network = machine.network()?;
-    let nodes = contingency::largest_part(contingency::parts(&network, None), |_| true)?;
+    let nodes = connected_nodes(&network)?;
     schedule_on(graph, machine, &network, nodes, CopyRule::None)
 }
 
@@ -69,9 +69,14 @@ pub fn schedule_with_copies(
     machine: &TickMachine,
 ) -> Result<TickSchedule, TickScheduleError> {
     let network = machine.network()?;
-    let nodes = contingency::largest_part(contingency::parts(&network, None), |_| true)?;
+    let nodes = connected_nodes(&network)?;
     let rule = CopyRule::for_losses(&network, &nodes);
     schedule_on(graph, machine, &network, nodes, rule)
+}
+
+/// The most nodes of a whole network that can reach each other.
+fn connected_nodes(network: &Network) -> Result<Vec<NodeId>, TickScheduleError> {
+    contingency::largest_part(contingency::parts(network, None), |_| true)
 }
 
 /// Makes a plan that uses some nodes of a machine's network, or of what is left of it after a loss.

@@ -8,7 +8,7 @@ use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{ActorId, BlobId, ChannelId, DType, Graph, Role, TiSlice, TiVec};
 use zbmd_op::Registry;
 use zbmd_op::kernel::Kernel;
-use zbmd_ticks::{Hop, NodeId, TickMachine, VerifiedPlan};
+use zbmd_ticks::{Hop, NodeId, TickBuffer, TickMachine, VerifiedPlan};
 
 use super::WaitingFrame;
 use super::border::{KeptBorder, MissingTokens, Restoration};
@@ -154,21 +154,25 @@ impl<'a> Application<'a> {
             restoration: Restoration::default(),
             iterations: limit.ok_or(RunError::Endless)?,
         };
-        application.fill_rings_first();
+        application.fill_initial_rings();
         Ok(application)
     }
 
     /// Makes the memories of all nodes as they are before the first iteration.
-    fn fill_rings_first(&mut self) {
+    fn fill_initial_rings(&mut self) {
         for buffer in &self.plan.buffers {
             let (channel, node) = (buffer.channel, buffer.node);
             let initial = &self.graph.channels[channel].initial;
             let bytes = self.border_bytes(channel, node) as usize;
             let tokens = &initial[initial.len() - bytes..];
-            let mut ring = Ring::new(buffer.tokens * self.writers[channel].port.token_bytes);
+            let mut ring = self.empty_ring(buffer);
             ring.write(-(bytes as i128), tokens);
             self.rings.insert((channel, node), ring);
         }
+    }
+
+    fn empty_ring(&self, buffer: &TickBuffer) -> Ring {
+        Ring::new(buffer.tokens * self.writers[buffer.channel].port.token_bytes)
     }
 
     /// Bytes of a channel that an iteration finds on a node: what readers there go back to, or all of the border on those
@@ -192,11 +196,9 @@ impl<'a> Application<'a> {
     }
 
     /// The channels on which iterations leave something to later ones.
-    fn border_channels(&self) -> impl Iterator<Item = ChannelId> + use<> {
+    fn border_channels(&self) -> impl Iterator<Item = ChannelId> + use<'_, 'a> {
         let channels = self.graph.channels.iter_enumerated();
-        let channels = channels.filter(|(_, channel)| channel.history() > 0);
-        let channels: Vec<ChannelId> = channels.map(|(channel, _)| channel).collect();
-        channels.into_iter()
+        channels.filter_map(|(id, channel)| (channel.history() > 0).then_some(id))
     }
 
     /// Stream position of the first byte that an iteration writes on a channel: the end of its border.
@@ -267,7 +269,7 @@ impl<'a> Application<'a> {
         let mut missing = Vec::new();
         for buffer in &plan.buffers {
             let (channel, node) = (buffer.channel, buffer.node);
-            let mut ring = Ring::new(buffer.tokens * self.writers[channel].port.token_bytes);
+            let mut ring = self.empty_ring(buffer);
             let bytes = self.border_bytes(channel, node);
             if bytes > 0 {
                 match self.border_of(channel)?.get(&node) {

@@ -65,6 +65,7 @@ pub(crate) fn calendars(
             start,
         });
     };
+
     for (actor, starts) in plan.starts.iter_enumerated() {
         let node = plan.placement[actor];
         for (firing, &start) in (0..).zip(starts) {
@@ -76,6 +77,7 @@ pub(crate) fn calendars(
             );
         }
     }
+
     for (message, sent) in plan.messages.iter().enumerate() {
         let carried = Carried::Message(message);
         for (hop, frames) in sent.hops.iter().enumerate() {
@@ -103,6 +105,7 @@ pub(crate) fn calendars(
             }
         }
     }
+
     for entries in &mut entries {
         entries.sort_unstable();
     }

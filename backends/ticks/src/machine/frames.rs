@@ -281,6 +281,7 @@ impl TickedRun<'_> {
         if tick == self.span.begun_tick && !is_told {
             return Err(RunError::Untold { node, tick });
         }
+
         let mut sent: BTreeMap<LinkId, Vec<u8>> = BTreeMap::new();
         let mut expected: BTreeMap<LinkId, WaitingFrame> = BTreeMap::new();
         for (work, iteration) in self.work(node, tick) {
@@ -326,6 +327,7 @@ impl TickedRun<'_> {
                 }
             }
         }
+
         self.send(node, tick, time, sent)?;
         let fault = self.take(node, tick, time, expected)?;
         self.nodes[node].tick += 1;

@@ -83,9 +83,11 @@ fn overview(simulated: &Simulated, width: usize) -> String {
         machine.latency_ticks,
         machine.frame_bits
     );
+
     text += &tick_lanes(graph, machine, plan, width);
     text.push('\n');
     write_loads(&mut text, simulated);
+
     for node in network.nodes() {
         let bytes = plan.memory_bytes(graph, machine, node);
         if bytes > 0 {

@@ -195,6 +195,7 @@ fn check_completeness(
     for (&delivery, &found) in doubled {
         report(delivery, found, 1);
     }
+
     let mut needed = 0;
     for (channel, ch) in facts.graph.channels.iter_enumerated() {
         for receiver in facts.receivers(channel) {
@@ -214,6 +215,7 @@ fn check_completeness(
             }
         }
     }
+
     if arrivals.len() > needed {
         for &delivery in arrivals.keys() {
             let Delivery {
