@@ -7,15 +7,15 @@ mod common;
 mod live_peers;
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::case::Case;
 use common::{inputs, interpreter, text, with_tail};
 use live_peers::{
-    LIMIT, LiveRun, ReceiverServer, copies, free_port, gaps, is_udp_bound, is_udp_drained, live,
-    lossy_order, sample_offsets, scale, send_datagrams, send_slowly, udp_drops, wait_until,
+    LIMIT, LiveRun, ReceiverServer, connect, copies, free_port, gaps, is_udp_bound, is_udp_drained,
+    live, lossy_order, sample_offsets, scale, send_datagrams, send_slowly, udp_drops, wait_until,
     with_zeros,
 };
 use zbmd_ir::testing::programs;
@@ -520,13 +520,7 @@ fn a_server_has_one_client_and_closes_a_flood_of_others() {
     let url = format!("a=tcp-listen://127.0.0.1:{port}?rate=1e6&silence=stall&full=wait");
     let iterations = TOKENS.to_string();
     let mut run = LiveRun::start(&case, &["-i", &url, "-o", "a_out=a.bin", "-n", &iterations]);
-    let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));
-    let mut first = None;
-    wait_until("it listens", || {
-        first = connect().ok();
-        first.is_some()
-    });
-    let mut first = first.expect("connected");
+    let mut first = connect(port);
     let given: Vec<u8> = (0..TOKENS).flat_map(|i| (i as f32).to_le_bytes()).collect();
     first.write_all(&given[..10_001]).expect("taken");
     wait_until("the first is served", || {
@@ -534,7 +528,7 @@ fn a_server_has_one_client_and_closes_a_flood_of_others() {
         std::fs::metadata(case.path("a.bin")).is_ok_and(|file| file.len() > 0)
     });
     for _ in 0..200 {
-        let mut other = connect().expect("accepted by the system");
+        let mut other = connect(port);
         let mut answer = [0];
         assert!(!matches!(other.read(&mut answer), Ok(1..)), "it is closed");
     }

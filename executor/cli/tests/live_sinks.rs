@@ -6,15 +6,13 @@ mod common;
 mod live_peers;
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use common::case::Case;
 use common::text;
-use live_peers::{
-    LIMIT, LiveRun, copies, free_port, live, sample_file, sample_offsets, wait_until,
-};
+use live_peers::{LIMIT, LiveRun, connect, copies, free_port, live, sample_file, sample_offsets};
 use zbmd_ir::{DType, TokenType};
 
 fn f32s() -> TokenType {
@@ -31,18 +29,6 @@ fn case_with_file(tokens: u64) -> (Case, Vec<u8>) {
     let given: Vec<u8> = (0..tokens).flat_map(|i| (i as f32).to_le_bytes()).collect();
     case.write("a.f32", &given);
     (case, given)
-}
-
-/// Connects to a server that is being started.
-fn connect(port: u16) -> TcpStream {
-    let mut stream = None;
-    wait_until("it listens", || {
-        stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok();
-        stream.is_some()
-    });
-    let stream = stream.expect("connected");
-    stream.set_read_timeout(Some(LIMIT)).expect("a limit");
-    stream
 }
 
 #[test]
@@ -180,15 +166,8 @@ fn our_receivers_server_serves_our_client_whenever_it_comes() {
     let mut server = LiveRun::start(&case, &["-i", &paced, "-o", &sink_url]);
 
     // A client that connects and says nothing but nonsense, and reads nothing, does not stop the run.
-    let mut idle = None;
-    wait_until("it listens", || {
-        idle = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok();
-        idle.is_some()
-    });
-    idle.as_mut()
-        .expect("connected")
-        .write_all(&[0xff; 64])
-        .expect("taken");
+    let mut idle = connect(port);
+    idle.write_all(&[0xff; 64]).expect("taken");
     drop(idle);
 
     let other = Case::new(copies(&[("iq", iq_bytes())], 100));

@@ -8,11 +8,11 @@ mod python_peers;
 
 use std::ffi::OsStr;
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::TcpStream;
 
 use common::case::{Case, code};
 use common::text;
-use live_peers::{LiveRun, copies, free_port, live, wait_until};
+use live_peers::{LiveRun, connect, copies, free_port, live, wait_until};
 use python_peers::{PythonPeer, python_with};
 use zbmd_ir::{DType, TokenType};
 
@@ -232,19 +232,12 @@ fn hostile_peers_cost_no_memory_and_no_token() {
     let endpoint = format!("tcp://127.0.0.1:{port}");
     let url = format!("a=zmq-pull-listen://127.0.0.1:{port}?silence=stall&full=wait");
     let mut run = LiveRun::start(&case, &["-i", &url, "-o", "a_out=a.bin"]);
-    let mut stranger = None;
-    wait_until("it listens", || {
-        stranger = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok();
-        stranger.is_some()
-    });
+    let mut stranger = connect(port);
     let before_kib = peak_memory_kib(run.id());
 
     // Who does not speak its protocol, who says nothing, and who says too much.
-    let mut stranger = stranger.expect("connected");
     stranger.write_all(&[0xff; 4096]).expect("taken");
-    let silent: Vec<TcpStream> = (0..50)
-        .map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connected"))
-        .collect();
+    let silent: Vec<TcpStream> = (0..50).map(|_| connect(port)).collect();
     peer(&python, &case, &["hostile", "PUSH", "connect", &endpoint]).end();
     run.assert_runs();
     let after_kib = peak_memory_kib(run.id());
@@ -347,7 +340,7 @@ fn what_cannot_be_opened_is_a_sentence_and_an_exit_code() {
     if python().is_none() {
         return;
     }
-    let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let taken = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = taken.local_addr().expect("bound").port();
     let url = format!("a=zmq-pull-listen://127.0.0.1:{port}?rate=1e3");
     let said = output(&url, &[]);

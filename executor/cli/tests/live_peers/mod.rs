@@ -381,6 +381,19 @@ pub(crate) fn listen(port: u16) -> TcpListener {
     listener
 }
 
+/// Connects to a server that is being started.
+#[track_caller]
+pub(crate) fn connect(port: u16) -> TcpStream {
+    let mut stream = None;
+    wait_until("it listens", || {
+        stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok();
+        stream.is_some()
+    });
+    let stream = stream.expect("connected");
+    stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+    stream
+}
+
 /// Waits for a client; `None` when it is told to stop.
 pub(crate) fn accept(listener: &TcpListener, stop: &AtomicBool) -> Option<TcpStream> {
     while !stop.load(Ordering::Acquire) {
