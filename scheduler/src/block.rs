@@ -16,7 +16,9 @@ use crate::cost::{
 use crate::error::ScheduleError;
 use crate::inputs::{Analysis, Inputs, RepetitionVector, allowed_devices};
 use crate::options::{Block, Estimate, ScheduleOptions};
-use crate::place::{ClusterLoads, PlacementGoal, cluster_loads, place, quick_starts};
+use crate::place::{
+    ClusterLoads, PlacedClusters, PlacementGoal, cluster_loads, place, quick_starts,
+};
 use crate::problem::BlockProblem;
 use crate::refine::{PlanSearch, RefineGoal};
 use crate::search::Control;
@@ -512,7 +514,32 @@ impl Attempts<'_, '_> {
         goal: PlacementGoal,
         control: &mut Control<'_>,
     ) -> Result<RatedPlan, ScheduleError> {
-        let placed = place(self.problem, &self.loads, &self.allowed, goal, control);
+        let placements = place(self.problem, &self.loads, &self.allowed, goal, control);
+        let mut assembled = Vec::with_capacity(placements.len());
+        let mut refusal = None;
+        for placed in placements {
+            match self.assemble(placed, goal) {
+                Ok(found) => assembled.push(found),
+                Err(error) => refusal = refusal.or(Some(error)),
+            }
+        }
+
+        // Of those that are about as quick, the one with the shortest latency.
+        let period_ns = assembled.iter().map(|found| found.plan.period_ns).min();
+        let max_period_ns = percent_more(period_ns.unwrap_or(0), MAX_PERIOD_LOSS_PERCENT);
+        let quick = assembled
+            .into_iter()
+            .filter(|found| found.plan.period_ns <= max_period_ns);
+        let best = quick.min_by_key(|found| (found.plan.latency_ns, found.plan.period_ns));
+        // Without any, all were refused: there was at least one.
+        best.ok_or_else(|| refusal.unwrap_or(ScheduleError::NoDevices))
+    }
+
+    fn assemble(
+        &self,
+        placed: PlacedClusters,
+        goal: PlacementGoal,
+    ) -> Result<RatedPlan, ScheduleError> {
         let plan = assemble_stages(
             self.problem,
             &placed.devices,

@@ -183,28 +183,39 @@ pub(crate) struct PlacementGoal {
     pub(crate) keep_loops_together: bool,
 }
 
-/// Places the clusters.
+/// Places the clusters: at least one placement.
 ///
-/// Of placements that are about as good, the one on fewer devices is taken, and of those on the same devices the one
-/// with fewer stages.
+/// Of placements that are about as good, the one on fewer devices is taken. Where the objective is the period alone, there
+/// may be several on those, with fewer and fewer stages: the period of none is more than [`MAX_PERIOD_LOSS_PERCENT`] above
+/// that of another, and what latency they have is known when they are assembled.
 pub(crate) fn place(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
     allowed: &[DeviceId],
     goal: PlacementGoal,
     control: &mut Control<'_>,
-) -> PlacedClusters {
+) -> Vec<PlacedClusters> {
     let placed = place_on_few_devices(problem, loads, allowed, goal, control);
     let asks_for_period_alone = goal.pipelined && goal.objective == Objective::PERIOD;
-    if !asks_for_period_alone {
-        return placed;
+    let Some(estimate) = placed.estimate.filter(|_| asks_for_period_alone) else {
+        return vec![placed];
+    };
+
+    let mut placements = place_in_few_stages(problem, loads, placed, estimate, goal, control);
+    let fewest_stages = placements.last().and_then(|last| {
+        let estimate = last.estimate?;
+        search_harder(problem, loads, &last.devices, estimate, goal, control)
+    });
+    if let Some((quicker, estimate)) = fewest_stages {
+        let others = place_in_few_stages(problem, loads, quicker, estimate, goal, control);
+        placements.extend(others);
     }
 
-    let in_few_stages = place_in_few_stages(problem, loads, placed, goal, control);
-    match search_harder(problem, loads, &in_few_stages, goal, control) {
-        Some(quicker) => place_in_few_stages(problem, loads, quicker, goal, control),
-        None => in_few_stages,
-    }
+    let cost_of = |placed: &PlacedClusters| placed.estimate.map_or(u64::MAX, |known| known.cost);
+    let least_cost = placements.iter().map(cost_of).min().unwrap_or(u64::MAX);
+    let max_cost = cost::percent_more(least_cost, MAX_PERIOD_LOSS_PERCENT);
+    placements.retain(|placed| cost_of(placed) <= max_cost);
+    placements
 }
 
 /// A placement on the same devices that a longer search finds, if the one known loses more to it than plans may lose
@@ -212,12 +223,12 @@ pub(crate) fn place(
 fn search_harder(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
-    known: &PlacedClusters,
+    known: &[DeviceId],
+    estimate: Estimate,
     goal: PlacementGoal,
     control: &mut Control<'_>,
-) -> Option<PlacedClusters> {
-    let estimate = known.estimate?;
-    let devices = used_devices(&known.devices);
+) -> Option<(PlacedClusters, Estimate)> {
+    let devices = used_devices(known);
     let loses_to = |cost| estimate.cost > cost::percent_more(cost, MAX_PERIOD_LOSS_PERCENT);
     let is_small = loads.len() < THOROUGH_CLUSTERS.end && devices.len() <= FEW_DEVICES;
     if problem.options.level != Level::Fast || !is_small || !loses_to(estimate.bound) {
@@ -226,7 +237,9 @@ fn search_harder(
 
     let placement_problem = placement_problem(problem, loads, &devices, goal);
     let found = assign::solve_by_annealing(&placement_problem, control).ok()?;
-    loses_to(found.evaluation.cost).then(|| PlacedClusters::found(&found, &devices, estimate.bound))
+    let cost = found.evaluation.cost;
+    let quicker = PlacedClusters::found(&found, &devices, estimate.bound);
+    loses_to(cost).then_some((quicker, Estimate { cost, ..estimate }))
 }
 
 /// The devices of a placement, in their order.
@@ -235,18 +248,16 @@ fn used_devices(placement: &[DeviceId]) -> Vec<DeviceId> {
     used.into_iter().collect()
 }
 
-/// The placement on the same devices with the fewest stages, of those whose period is at most
-/// [`MAX_PERIOD_LOSS_PERCENT`] above that of the one found.
+/// The placement that was found, and others on the same devices, each with fewer stages than the one before: their
+/// periods are at most [`MAX_PERIOD_LOSS_PERCENT`] above its own.
 fn place_in_few_stages(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
     found: PlacedClusters,
+    estimate: Estimate,
     goal: PlacementGoal,
     control: &mut Control<'_>,
-) -> PlacedClusters {
-    let Some(estimate) = found.estimate else {
-        return found;
-    };
+) -> Vec<PlacedClusters> {
     // The devices stay: what a stage less is worth is not weighed against a device more.
     let devices = used_devices(&found.devices);
     let mut placement_problem = placement_problem(problem, loads, &devices, goal);
@@ -267,7 +278,7 @@ fn place_in_few_stages(
         only: (loads.len() >= THOROUGH_CLUSTERS.end).then_some(devices.len() as u32 + 1),
     };
 
-    let mut best = found;
+    let mut placements = vec![found];
     while let Some(max_stages) = bounds.next() {
         placement_problem.max_stages = Some(max_stages);
         // The bound is that of the placement found.
@@ -278,12 +289,12 @@ fn place_in_few_stages(
         {
             Some(assignment) => {
                 bounds.enough = placement_problem.stages(&assignment.placement);
-                best = PlacedClusters::found(&assignment, &devices, estimate.bound);
+                placements.push(PlacedClusters::found(&assignment, &devices, estimate.bound));
             }
             None => bounds.too_few = max_stages,
         }
     }
-    best
+    placements
 }
 
 /// Which numbers of stages have been tried: the shortest period does not grow with the stages that are allowed, so the

@@ -17,8 +17,8 @@ pub(crate) struct AnnealingEnergy<'a> {
     pub(crate) merged: &'a MergedProblem,
     /// Where the makespan of one period's work matters: it is expensive to compute.
     pub(crate) makespan_graph: Option<MakespanGraph<'a>>,
-    /// Where the stages of the pipeline matter; of the merged units.
-    pub(crate) stage_graph: Option<StageGraph>,
+    /// Where the stages of the pipeline matter, and moves may add some; of the merged units.
+    pub(crate) stage_graph: Option<&'a StageGraph>,
 }
 
 /// Figures of one placement.
@@ -34,7 +34,7 @@ impl AnnealingEnergy<'_> {
     fn figures(&self, state: &PlacementState<'_>) -> PlacementFigures {
         let problem = self.problem;
         let period = state.period();
-        let stages = match &self.stage_graph {
+        let stages = match self.stage_graph {
             Some(graph) => graph.count(&state.placement),
             None => 0,
         };
@@ -121,24 +121,43 @@ impl BestPlacement {
 pub(crate) struct AnnealingPlan {
     /// Moves.
     pub(crate) steps: u64,
-    pub(crate) seed: u64,
     /// Temperature at the start as a fraction of the energy.
     pub(crate) heat: f64,
     /// Cost at which it ends: no placement has less.
     pub(crate) bound: u64,
 }
 
+/// Random moves from placement to placement.
+pub(crate) trait Moves {
+    /// What takes a move back.
+    type Applied;
+
+    /// The placement at hand.
+    fn state(&self) -> &PlacementState<'_>;
+
+    /// Whether there is any other placement.
+    fn can_move(&self) -> bool;
+
+    /// Makes a random move; `None` if it would change nothing or is not allowed.
+    fn apply_random_move(&mut self) -> Option<Self::Applied>;
+
+    /// Takes the last move back.
+    fn undo(&mut self, applied: Self::Applied);
+
+    /// A random number in [0, 1).
+    fn random_fraction(&mut self) -> f64;
+}
+
 /// Anneals from a placement and returns the best on the way.
 pub(crate) fn anneal(
     energy: &AnnealingEnergy<'_>,
-    start: Vec<u32>,
+    mut mover: impl Moves,
     plan: AnnealingPlan,
     control: &mut Control<'_>,
 ) -> BestPlacement {
-    let mut mover = Mover::new(energy.merged, start, plan.seed);
-    let mut current = energy.figures(&mover.state);
-    let mut best = BestPlacement::new(&mover.state, &current);
-    if mover.movable.is_empty() {
+    let mut current = energy.figures(mover.state());
+    let mut best = BestPlacement::new(mover.state(), &current);
+    if !mover.can_move() {
         return best;
     }
 
@@ -155,11 +174,11 @@ pub(crate) fn anneal(
             continue;
         };
 
-        let found = energy.figures(&mover.state);
+        let found = energy.figures(mover.state());
         // The rule of Metropolis: what is worse by d is kept with probability e^(-d / temperature).
         let increase = found.energy - current.energy;
-        let is_accepted =
-            increase <= 0.0 || mover.rng.unit() < exp_approx(increase / temperature.max(1e-9));
+        let is_accepted = increase <= 0.0
+            || mover.random_fraction() < exp_approx(increase / temperature.max(1e-9));
         if !is_accepted {
             mover.undo(applied);
             continue;
@@ -174,7 +193,7 @@ pub(crate) fn anneal(
             if found.feasible {
                 control.report("annealing", found.cost, plan.bound, step);
             }
-            best = BestPlacement::new(&mover.state, &found);
+            best = BestPlacement::new(mover.state(), &found);
         }
         current = found;
     }
@@ -182,14 +201,14 @@ pub(crate) fn anneal(
 }
 
 /// A move that was made: the units that it moved, with the devices that they came from.
-struct AppliedMove {
+pub(crate) struct AppliedMove {
     unit: usize,
     home: u32,
     other: Option<(usize, u32)>,
 }
 
 /// Moves that put a unit somewhere else, there where a neighbour is, or swap two units.
-struct Mover<'a> {
+pub(crate) struct Mover<'a> {
     merged: &'a MergedProblem,
     state: PlacementState<'a>,
     /// Devices that can run each unit.
@@ -200,7 +219,7 @@ struct Mover<'a> {
 }
 
 impl<'a> Mover<'a> {
-    fn new(merged: &'a MergedProblem, start: Vec<u32>, seed: u64) -> Self {
+    pub(crate) fn new(merged: &'a MergedProblem, start: Vec<u32>, seed: u64) -> Self {
         let units = 0..merged.units();
         let choices: Vec<Vec<u32>> = units
             .clone()
@@ -212,18 +231,6 @@ impl<'a> Mover<'a> {
             movable: units.filter(|&unit| choices[unit].len() > 1).collect(),
             choices,
             rng: Rng::new(seed),
-        }
-    }
-
-    /// Makes a random move; `None` if it would change nothing or is not allowed.
-    fn apply_random_move(&mut self) -> Option<AppliedMove> {
-        let unit = self.movable[self.rng.below(self.movable.len())];
-        match self.rng.below(4) {
-            0 => Some(self.move_anywhere(unit)),
-            1 => self.swap(unit),
-            2 => self.move_to_neighbour(unit, false),
-            // Half the time the neighbour makes room.
-            _ => self.move_to_neighbour(unit, true),
         }
     }
 
@@ -281,13 +288,6 @@ impl<'a> Mover<'a> {
         Some(AppliedMove { unit, home, other })
     }
 
-    fn undo(&mut self, applied: AppliedMove) {
-        if let Some((other, home)) = applied.other {
-            self.state.relocate(other, home);
-        }
-        self.state.relocate(applied.unit, applied.home);
-    }
-
     /// A random unit that shares a net with this one.
     fn random_neighbour(&mut self, unit: usize) -> Option<usize> {
         let nets = &self.merged.nets_of[unit];
@@ -299,5 +299,39 @@ impl<'a> Mover<'a> {
             true => net.to[self.rng.below(net.to.len())],
             false => net.from,
         })
+    }
+}
+
+impl Moves for Mover<'_> {
+    type Applied = AppliedMove;
+
+    fn state(&self) -> &PlacementState<'_> {
+        &self.state
+    }
+
+    fn can_move(&self) -> bool {
+        !self.movable.is_empty()
+    }
+
+    fn apply_random_move(&mut self) -> Option<AppliedMove> {
+        let unit = self.movable[self.rng.below(self.movable.len())];
+        match self.rng.below(4) {
+            0 => Some(self.move_anywhere(unit)),
+            1 => self.swap(unit),
+            2 => self.move_to_neighbour(unit, false),
+            // Half the time the neighbour makes room.
+            _ => self.move_to_neighbour(unit, true),
+        }
+    }
+
+    fn undo(&mut self, applied: AppliedMove) {
+        if let Some((other, home)) = applied.other {
+            self.state.relocate(other, home);
+        }
+        self.state.relocate(applied.unit, applied.home);
+    }
+
+    fn random_fraction(&mut self) -> f64 {
+        self.rng.unit()
     }
 }

@@ -21,6 +21,7 @@ mod milp;
 mod pack;
 mod problem;
 mod split;
+mod staged;
 mod stages;
 mod state;
 mod transfer_share;
@@ -28,7 +29,7 @@ mod transfer_share;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use anneal::{AnnealingEnergy, AnnealingPlan, BestPlacement, anneal};
+use anneal::{AnnealingEnergy, AnnealingPlan, BestPlacement, Mover, anneal};
 use colocate::ColocationLimits;
 use exhaust::exhaust;
 use makespan::MakespanGraph;
@@ -37,6 +38,7 @@ pub use problem::{
     AssignError, Evaluation, Fanout, Objective, PlacementChannel, PlacementDevice, PlacementLink,
     PlacementNode, PlacementProblem,
 };
+use staged::{StagedGraph, StagedMoves};
 use stages::StageGraph;
 use state::PlacementState;
 
@@ -125,6 +127,10 @@ const SEED: u64 = 0x70_6c61_6365;
 
 /// Temperature at the start of an annealing as a fraction of the energy, in turns.
 const HEATS: [f64; 3] = [0.01, 0.02, 0.005];
+
+/// The same where moves keep to a number of stages: they change more at a time, and what lies between two good placements
+/// is worse.
+const STAGED_HEATS: [f64; 3] = [0.04, 0.08, 0.02];
 
 /// Finds a placement of small cost that keeps all limits.
 ///
@@ -225,6 +231,31 @@ fn search(
     })
 }
 
+/// What annealing within a number of stages needs.
+struct StagedSearch<'a> {
+    graph: StagedGraph,
+    stage_graph: &'a StageGraph,
+    /// Without the stages, which the moves keep.
+    energy: AnnealingEnergy<'a>,
+}
+
+impl<'a> StagedSearch<'a> {
+    /// `None` where the stages have no limit, or where the latency counts, too, which they make.
+    fn of(energy: &AnnealingEnergy<'a>, with_latency: bool) -> Option<Self> {
+        let stage_graph = energy.stage_graph.filter(|_| !with_latency)?;
+        Some(Self {
+            graph: StagedGraph::of(stage_graph, energy.problem.max_stages?)?,
+            stage_graph,
+            energy: AnnealingEnergy {
+                problem: energy.problem,
+                merged: energy.merged,
+                makespan_graph: None,
+                stage_graph: None,
+            },
+        })
+    }
+}
+
 /// What the steps of a search share.
 struct PlacementSearch<'a> {
     problem: &'a PlacementProblem,
@@ -242,25 +273,36 @@ impl PlacementSearch<'_> {
         let problem = self.problem;
         let with_latency = problem.objective.latency > 0 || problem.max_latency.is_some();
         let with_stages = problem.max_stages.is_some() || with_latency && problem.pipelined;
+        let stage_graph =
+            with_stages.then(|| StageGraph::of_units(&self.merged.unit_of_node, &problem.channels));
         let energy = AnnealingEnergy {
             problem,
             merged: self.merged,
             makespan_graph: (with_latency && !problem.pipelined)
                 .then(|| MakespanGraph::new(problem).ok())
                 .flatten(),
-            stage_graph: with_stages
-                .then(|| StageGraph::of_units(&self.merged.unit_of_node, &problem.channels)),
+            stage_graph: stage_graph.as_ref(),
         };
+        let staged = StagedSearch::of(&energy, with_latency);
+
         // The latency of each move is computed anew: fewer moves then.
         let slowdown = match (energy.makespan_graph.is_some(), with_stages) {
             (true, _) => 20,
+            (false, true) if staged.is_some() => 2,
             (false, true) => 4,
             (false, false) => 1,
         };
         // Effort grows with the units, as the placements that are one move away do.
         let moves = self.limits.moves * self.merged.units() as u64 / slowdown;
 
-        let mut best = self.anneal_once(&energy, starts[0].clone(), 0, moves, control);
+        let mut best = self.anneal_once(
+            &energy,
+            staged.as_ref(),
+            starts[0].clone(),
+            0,
+            moves,
+            control,
+        );
         // Every start is tried once, then the best is annealed again with other seeds and temperatures.
         for round in 1..self.limits.rounds.max(starts.len() as u64) {
             if best.feasible && best.cost <= self.bound {
@@ -271,7 +313,14 @@ impl PlacementSearch<'_> {
                 true => &best.placement,
                 false => &starts[index % starts.len()],
             };
-            let found = self.anneal_once(&energy, start.clone(), round, moves, control);
+            let found = self.anneal_once(
+                &energy,
+                staged.as_ref(),
+                start.clone(),
+                round,
+                moves,
+                control,
+            );
             if found.is_better_than(&best) {
                 best = found;
             }
@@ -282,20 +331,30 @@ impl PlacementSearch<'_> {
     fn anneal_once(
         &mut self,
         energy: &AnnealingEnergy<'_>,
+        staged: Option<&StagedSearch<'_>>,
         start: Vec<u32>,
         round: u64,
         moves: u64,
         control: &mut Control<'_>,
     ) -> BestPlacement {
-        let plan = AnnealingPlan {
+        let seed = SEED + round;
+        let mut plan = AnnealingPlan {
             // Starts beyond the rounds are only evaluated.
             steps: if round < self.limits.rounds { moves } else { 0 },
-            seed: SEED + round,
             heat: HEATS[round as usize % HEATS.len()],
             bound: self.bound,
         };
         self.work += plan.steps;
-        anneal(energy, start, plan, control)
+
+        if let Some(staged) = staged {
+            let stage_of = staged.stage_graph.first_stages(&start);
+            if staged.graph.allows(&stage_of) {
+                plan.heat = STAGED_HEATS[round as usize % STAGED_HEATS.len()];
+                let moves = StagedMoves::new(self.merged, &staged.graph, start, stage_of, seed);
+                return anneal(&staged.energy, moves, plan, control);
+            }
+        }
+        anneal(energy, Mover::new(self.merged, start, seed), plan, control)
     }
 
     /// Raises the bound by packing, and lets the linear program look for what is left between it and the best.

@@ -7,11 +7,11 @@ use super::problem::PlacementChannel;
 
 /// What one component of the graph reads from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ComponentInput {
-    writer_component: u32,
+pub(crate) struct ComponentInput {
+    pub(crate) writer_component: u32,
     /// Units of which the devices decide whether the input is a hop.
-    writer_unit: u32,
-    reader_unit: u32,
+    pub(crate) writer_unit: u32,
+    pub(crate) reader_unit: u32,
 }
 
 /// The graph of a placement problem as far as it decides about stages.
@@ -26,6 +26,8 @@ pub(crate) struct StageGraph {
     inputs: Vec<ComponentInput>,
     /// End of each component's inputs in `inputs`.
     input_ends: Vec<usize>,
+    /// Component of each unit; of one that has nodes of several, `None`.
+    component_of: Vec<Option<u32>>,
 }
 
 impl StageGraph {
@@ -78,9 +80,11 @@ impl StageGraph {
             }
         }
 
+        let units = unit_of_node.iter().max().map_or(0, |max| max + 1);
         let mut stage_graph = StageGraph {
             inputs: Vec::new(),
             input_ends: Vec::new(),
+            component_of: component_of_units(units, unit_of_node, &component_of),
         };
         for mut component_inputs in inputs_of {
             // Several channels between the same units are one dependency.
@@ -92,26 +96,58 @@ impl StageGraph {
         stage_graph
     }
 
-    /// Stages of a placement of the units: one more than the most hops from device to device on any path. O(V + E).
-    pub(crate) fn count(&self, placement: &[u32]) -> u32 {
-        if self.input_ends.is_empty() {
-            return 0;
-        }
+    /// Inputs of each component from others, in topological order of the components.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &[ComponentInput]> {
+        let starts = std::iter::once(0).chain(self.input_ends.iter().copied());
+        starts
+            .zip(&self.input_ends)
+            .map(|(start, &end)| &self.inputs[start..end])
+    }
+
+    /// Component of each unit; `None` if a unit has nodes of several.
+    pub(crate) fn component_of_units(&self) -> Option<Vec<u32>> {
+        self.component_of.iter().copied().collect()
+    }
+
+    /// The first stage that each component can have, by its index. O(V + E).
+    pub(crate) fn first_stages(&self, placement: &[u32]) -> Vec<u32> {
         let mut stage_of = Vec::with_capacity(self.input_ends.len());
-        let mut last_stage = 0;
-        let mut start = 0;
-        for &end in &self.input_ends {
+        for inputs in self.inputs() {
             // Components are in topological order: the stages of all inputs are known.
             let mut stage = 0u32;
-            for input in &self.inputs[start..end] {
+            for input in inputs {
                 let is_hop =
                     placement[input.writer_unit as usize] != placement[input.reader_unit as usize];
                 stage = stage.max(stage_of[input.writer_component as usize] + u32::from(is_hop));
             }
             stage_of.push(stage);
-            last_stage = last_stage.max(stage);
-            start = end;
         }
-        last_stage + 1
+        stage_of
     }
+
+    /// Stages of a placement of the units: one more than the most hops from device to device on any path. O(V + E).
+    pub(crate) fn count(&self, placement: &[u32]) -> u32 {
+        let last_stage = self.first_stages(placement).into_iter().max();
+        last_stage.map_or(0, |last| last + 1)
+    }
+}
+
+/// Component of each unit, from those of their nodes; `None` where these are several.
+fn component_of_units(
+    units: usize,
+    unit_of_node: &[usize],
+    component_of: &[usize],
+) -> Vec<Option<u32>> {
+    let mut of_units: Vec<Option<u32>> = vec![None; units];
+    let mut has_several = vec![false; units];
+    for (&unit, &component) in unit_of_node.iter().zip(component_of) {
+        let known = of_units[unit].replace(component as u32);
+        has_several[unit] |= known.is_some_and(|known| known != component as u32);
+    }
+    for (component, has_several) in of_units.iter_mut().zip(has_several) {
+        if has_several {
+            *component = None;
+        }
+    }
+    of_units
 }

@@ -226,12 +226,12 @@ fn annealing_is_close_to_enumerated_optima() {
         let optimum = enumerate(&problem).expect("there is room");
         let plan = AnnealingPlan {
             steps: 2_000,
-            seed: SEED,
             heat: 0.02,
             bound: 0,
         };
         let start = place_largest_first(&merged);
-        let found = unattended(|control| anneal(&energy, start, plan, control));
+        let moves = Mover::new(&merged, start, SEED);
+        let found = unattended(|control| anneal(&energy, moves, plan, control));
         assert_eq!(
             placement_cost(&problem, &merged, &found.placement),
             Some(found.cost),
@@ -570,4 +570,80 @@ fn weights_trade_the_period_against_the_latency_of_the_pipeline() {
     // Two halves: 300 a period, two of them until the end. On one device: 600 at once.
     assert_eq!(solve_for(10, 1), (300, 600));
     assert_eq!(solve_for(1, 10).1, 600);
+}
+
+/// Random moves, each taken back half the time.
+#[test]
+fn staged_moves_keep_the_stages_and_the_loads() {
+    let mut rng = Rng::new(23);
+    for case in 0..20 {
+        let problem = PlacementProblem {
+            pipelined: true,
+            max_latency: None,
+            ..random(&mut rng, 12, 3)
+        };
+        let merged = MergedProblem::of(&problem).expect("valid");
+        let stage_graph = StageGraph::of_units(&merged.unit_of_node, &problem.channels);
+        let start = place_largest_first(&merged);
+        let stage_of = stage_graph.first_stages(&start);
+        let max_stages = stage_graph.count(&start);
+        let Some(graph) = StagedGraph::of(&stage_graph, max_stages) else {
+            continue;
+        };
+
+        let mut moves = StagedMoves::new(&merged, &graph, start, stage_of, case);
+        let mut moved = 0;
+        for step in 0..2_000 {
+            let before = moves.state().placement.clone();
+            let Some(applied) = moves.apply_random_move() else {
+                assert_eq!(moves.state().placement, before, "case {case}, step {step}");
+                continue;
+            };
+            moved += 1;
+            if rng.below(2) == 0 {
+                moves.undo(applied);
+                assert_eq!(moves.state().placement, before, "case {case}, step {step}");
+            }
+            let placement = &moves.state().placement;
+            assert!(
+                stage_graph.count(placement) <= max_stages,
+                "case {case}, step {step}"
+            );
+        }
+        let fresh = PlacementState::new(&merged, moves.state().placement.clone());
+        assert_eq!(moves.state().load, fresh.load, "case {case}");
+        assert!(moved > 100, "case {case}: only {moved} moves");
+    }
+}
+
+#[test]
+fn placements_in_few_stages_are_close_to_enumerated_optima() {
+    let mut rng = Rng::new(24);
+    let (mut met, mut cases) = (0, 0);
+    for case in 0..40 {
+        let problem = PlacementProblem {
+            pipelined: true,
+            max_latency: None,
+            max_stages: Some(2 + case % 2),
+            objective: Objective::PERIOD,
+            ..random(&mut rng, 8, 3)
+        };
+        let Some(optimum) = enumerate(&problem) else {
+            continue;
+        };
+        // Without the enumeration, which is the proof here.
+        let limits = PlacementLimits {
+            enumerated: 0,
+            ..placement_limits(Level::Balanced)
+        };
+        let found = unattended(|control| search(&problem, &limits, false, control));
+        let found = found.expect("there is a placement");
+        assert!(found.evaluation.cost >= optimum, "case {case}");
+        cases += 1;
+        met += u32::from(found.evaluation.cost == optimum);
+    }
+    assert!(
+        cases > 20 && met * 10 >= cases * 9,
+        "only {met} of {cases} optima were met"
+    );
 }
