@@ -4,6 +4,7 @@ mod colocated;
 mod covered;
 mod many_devices;
 
+use super::anneal::Moves;
 use super::*;
 use crate::search::rng::Rng;
 use crate::search::{LinkTime, unattended};
@@ -572,24 +573,33 @@ fn weights_trade_the_period_against_the_latency_of_the_pipeline() {
     assert_eq!(solve_for(1, 10).1, 600);
 }
 
+/// A random problem of a pipeline, with room for all placements.
+fn pipeline(rng: &mut Rng, nodes: usize, devices: usize) -> PlacementProblem {
+    let mut problem = random(rng, nodes, devices);
+    for node in &mut problem.nodes {
+        node.group = None;
+    }
+    PlacementProblem {
+        devices: vec![PlacementDevice { bytes: ROOM }; devices],
+        pipelined: true,
+        max_latency: None,
+        objective: Objective::PERIOD,
+        ..problem
+    }
+}
+
 /// Random moves, each taken back half the time.
 #[test]
 fn staged_moves_keep_the_stages_and_the_loads() {
     let mut rng = Rng::new(23);
     for case in 0..20 {
-        let problem = PlacementProblem {
-            pipelined: true,
-            max_latency: None,
-            ..random(&mut rng, 12, 3)
-        };
+        let problem = pipeline(&mut rng, 12, 3);
         let merged = MergedProblem::of(&problem).expect("valid");
         let stage_graph = StageGraph::of_units(&merged.unit_of_node, &problem.channels);
         let start = place_largest_first(&merged);
         let stage_of = stage_graph.first_stages(&start);
         let max_stages = stage_graph.count(&start);
-        let Some(graph) = StagedGraph::of(&stage_graph, max_stages) else {
-            continue;
-        };
+        let graph = StagedGraph::of(&stage_graph, max_stages).expect("no groups");
 
         let mut moves = StagedMoves::new(&merged, &graph, start, stage_of, case);
         let mut moved = 0;
@@ -622,11 +632,8 @@ fn placements_in_few_stages_are_close_to_enumerated_optima() {
     let (mut met, mut cases) = (0, 0);
     for case in 0..40 {
         let problem = PlacementProblem {
-            pipelined: true,
-            max_latency: None,
             max_stages: Some(2 + case % 2),
-            objective: Objective::PERIOD,
-            ..random(&mut rng, 8, 3)
+            ..pipeline(&mut rng, 8, 3)
         };
         let Some(optimum) = enumerate(&problem) else {
             continue;
