@@ -13,7 +13,7 @@ use zbmd_ir::{
 };
 
 use super::expand::{Expansion, parts};
-use super::stages::stage_boundaries;
+use super::stages::{changes_of_device, stage_boundaries};
 use super::{
     Act, ActorView, BufferView, ChannelView, ContingencyView, DeviceView, FORMAT, FiredView,
     GateView, LaneView, LinkView, LoadView, MemoryView, PlanView, PortView, ReaderView, RingView,
@@ -250,6 +250,10 @@ fn plan_view(
         bound_by: plan.bound_by.clone(),
         stages: plan.stages,
         boundaries: stage_boundaries(actors, channels, &sums.fired, plan.stages),
+        long_way: match plan.latency_ns > row_latency_ns(plan) {
+            true => changes_of_device(actors, channels, &sums.fired),
+            false => Vec::new(),
+        },
         transfers: transfers(&lanes, rings.len()),
         loads: load_views(program, plan, &lanes, &rings),
         actors: sums.fired,
@@ -267,6 +271,13 @@ fn plan_view(
             .collect(),
         measured: None,
     }
+}
+
+/// The latency that a row of as many devices needs at most, each with a stage: a period more, as a block waits for the
+/// first one.
+fn row_latency_ns(plan: &Plan) -> u64 {
+    let devices = plan.calendars.len() as u64;
+    plan.period_ns.saturating_mul(devices + 1)
 }
 
 fn ring_views(program: &Program, plan: &Plan) -> Vec<RingView> {

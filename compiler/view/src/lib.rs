@@ -223,6 +223,11 @@ pub struct PlanView {
     /// What each stage but the first buys; empty for a plan of one stage.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub boundaries: Vec<StageBoundary>,
+    /// Why the latency is long, where it exceeds the period times one more than the plan's devices, which a row of them
+    /// needs at most: the actors with which a chain of work comes to each device, of a chain that changes its device as
+    /// often as any does.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub long_way: Vec<u32>,
     /// What each actor does, by actor.
     pub actors: Vec<FiredView>,
     /// Lanes with their slots.

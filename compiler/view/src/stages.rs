@@ -35,6 +35,45 @@ pub(super) fn stage_boundaries(
     (1..stages).map(boundary).collect()
 }
 
+/// A chain of work that changes its device as often as any does: the actors with which it comes to each device, in their
+/// order. Each change is a stage, or waits within one. O(actors + channels).
+pub(super) fn changes_of_device(
+    actors: &[ActorView],
+    channels: &[ChannelView],
+    fired: &[FiredView],
+) -> Vec<u32> {
+    let mut writers_of: Vec<Vec<u32>> = vec![Vec::new(); actors.len()];
+    for (writer, reader) in channels.iter().flat_map(undelayed_edges) {
+        writers_of[reader as usize].push(writer);
+    }
+
+    // The most changes on the way to each actor, and the writer before it on that way.
+    let mut way_to: Vec<(u32, Option<u32>)> = vec![(0, None); actors.len()];
+    let device_of = |actor: u32| fired[actor as usize].device;
+    for actor in topological_order(actors.len(), channels) {
+        let ways = writers_of[actor as usize].iter().map(|&writer| {
+            let (changes, _) = way_to[writer as usize];
+            let is_change = device_of(writer) != device_of(actor);
+            (changes + u32::from(is_change), Some(writer))
+        });
+        if let Some(longest) = ways.max_by_key(|&(changes, _)| changes) {
+            way_to[actor as usize] = longest;
+        }
+    }
+
+    let mut next = (0..actors.len() as u32).max_by_key(|&actor| way_to[actor as usize].0);
+    let mut arrivals = Vec::new();
+    while let Some(actor) = next {
+        let (_, writer) = way_to[actor as usize];
+        if writer.is_none_or(|writer| device_of(writer) != device_of(actor)) {
+            arrivals.push(actor);
+        }
+        next = writer;
+    }
+    arrivals.reverse();
+    arrivals
+}
+
 /// Actors in an order in which whoever writes a token comes before whoever reads it in the same block. Actors on a cycle
 /// without delay, which no valid graph has, are left out.
 fn topological_order(actors: usize, channels: &[ChannelView]) -> Vec<u32> {

@@ -106,6 +106,25 @@ fn boundaries_say_what_stages_buy() {
     }
 }
 
+#[test]
+fn a_long_latency_is_explained_by_changes_of_device() {
+    let mut program = programs::round_trip();
+    assert!(view(program.clone()).plans[0].long_way.is_empty());
+
+    let plan = &mut program.plans[PlanId(0)];
+    plan.latency_ns = 5 * plan.period_ns;
+    let view = view(program);
+    let plan = &view.plans[0];
+    let device_of = |actor: &u32| plan.actors[*actor as usize].device;
+    let devices: Vec<u32> = plan.long_way.iter().map(device_of).collect();
+    assert_eq!(devices, [0, 1, 0], "there and back");
+    let drawn = text::plan(&view, plan, 100);
+    assert!(
+        drawn.contains("latency of 5.0 periods, as work changes its device 2 times: cpu:0 "),
+        "{drawn}"
+    );
+}
+
 /// Names come from models: nothing that they hold becomes markup.
 #[test]
 fn names_are_no_markup() {

@@ -98,7 +98,27 @@ fn stage_section(view: &View, plan: &PlanView, width: usize) -> String {
         );
         lines += &clip_line(&line, width);
     }
-    lines
+    lines + &long_way_line(view, plan, width)
+}
+
+/// Why the latency is longer than a row of as many devices would need; nothing where it is not.
+fn long_way_line(view: &View, plan: &PlanView, width: usize) -> String {
+    let Some(changes) = plan.long_way.len().checked_sub(1) else {
+        return String::new();
+    };
+    let arrivals: Vec<String> = (plan.long_way.iter())
+        .map(|&actor| {
+            let device = plan.actors[actor as usize].device;
+            let name = view.actors[actor as usize].shown_name();
+            format!("{} {name}", view.device_name(device))
+        })
+        .collect();
+    let line = format!(
+        "latency of {:.1} periods, as work changes its device {changes} times: {}",
+        plan.latency_ns as f64 / plan.period_ns.max(1) as f64,
+        arrivals.join(", "),
+    );
+    clip_line(&line, width)
 }
 
 fn header_lines(view: &View, width: usize) -> String {

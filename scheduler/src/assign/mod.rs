@@ -231,6 +231,9 @@ fn search(
     })
 }
 
+/// Stages for each device beyond which a limit on them is wide.
+const WIDE_LIMIT: usize = 2;
+
 /// What annealing within a number of stages needs.
 struct StagedSearch<'a> {
     graph: StagedGraph,
@@ -240,11 +243,16 @@ struct StagedSearch<'a> {
 }
 
 impl<'a> StagedSearch<'a> {
-    /// `None` where the stages have no limit, or where the latency counts, too, which they make.
+    /// `None` where the stages have no limit or a wide one, which moves of single units seldom meet, and where the latency
+    /// counts, too, which they make.
     fn of(energy: &AnnealingEnergy<'a>, with_latency: bool) -> Option<Self> {
         let stage_graph = energy.stage_graph.filter(|_| !with_latency)?;
+        let max_stages = energy.problem.max_stages?;
+        if max_stages as usize > WIDE_LIMIT * energy.merged.devices {
+            return None;
+        }
         Some(Self {
-            graph: StagedGraph::of(stage_graph, energy.problem.max_stages?)?,
+            graph: StagedGraph::of(stage_graph, max_stages)?,
             stage_graph,
             energy: AnnealingEnergy {
                 problem: energy.problem,
