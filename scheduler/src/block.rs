@@ -524,13 +524,18 @@ impl Attempts<'_, '_> {
             }
         }
 
-        // Of those that are about as quick, the one with the shortest latency.
-        let period_ns = assembled.iter().map(|found| found.plan.period_ns).min();
-        let max_period_ns = percent_more(period_ns.unwrap_or(0), MAX_PERIOD_LOSS_PERCENT);
-        let quick = assembled
+        // Of those that are about as quick the ones with about the shortest latency, and of these the one with the fewest
+        // stages: each takes memory, and waits for others.
+        let keep_about_least = |assembled: &mut Vec<RatedPlan>, figure: fn(&Plan) -> u64| {
+            let least = assembled.iter().map(|found| figure(&found.plan)).min();
+            let most = percent_more(least.unwrap_or(0), MAX_PERIOD_LOSS_PERCENT);
+            assembled.retain(|found| figure(&found.plan) <= most);
+        };
+        keep_about_least(&mut assembled, |plan| plan.period_ns);
+        keep_about_least(&mut assembled, |plan| plan.latency_ns);
+        let best = assembled
             .into_iter()
-            .filter(|found| found.plan.period_ns <= max_period_ns);
-        let best = quick.min_by_key(|found| (found.plan.latency_ns, found.plan.period_ns));
+            .min_by_key(|found| (found.plan.stages, found.plan.latency_ns));
         // Without any, all were refused: there was at least one.
         best.ok_or_else(|| refusal.unwrap_or(ScheduleError::NoDevices))
     }

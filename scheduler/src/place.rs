@@ -274,8 +274,9 @@ fn place_in_few_stages(
     let mut bounds = StageBounds {
         too_few: 0,
         enough: placement_problem.stages(&placement),
+        of_a_row: devices.len() as u32 + 1,
         // Each search of a large graph takes as long as the one that found its period: it has one.
-        only: (loads.len() >= THOROUGH_CLUSTERS.end).then_some(devices.len() as u32 + 1),
+        bisects: loads.len() < THOROUGH_CLUSTERS.end,
     };
 
     let mut placements = vec![found];
@@ -302,16 +303,19 @@ fn place_in_few_stages(
 struct StageBounds {
     too_few: u32,
     enough: u32,
-    /// The only bound to be tried, where one search has to do.
-    only: Option<u32>,
+    /// Stages of a row of the devices, and one more: what a user would choose, and what is tried first.
+    of_a_row: u32,
+    bisects: bool,
 }
 
 impl StageBounds {
-    /// The bound to try next, halfway between what is too few and what is enough.
+    /// The bound to try next: that of a row, then halfway between what is too few and what is enough.
     fn next(&self) -> Option<u32> {
-        match self.only {
-            Some(only) => (self.too_few < only && only < self.enough).then_some(only),
-            None => (self.too_few + 1 < self.enough).then(|| self.too_few.midpoint(self.enough)),
+        let is_open = |stages: u32| self.too_few < stages && stages < self.enough;
+        let halfway = self.too_few.midpoint(self.enough);
+        match is_open(self.of_a_row) {
+            true => Some(self.of_a_row),
+            false => Some(halfway).filter(|&stages| self.bisects && is_open(stages)),
         }
     }
 }

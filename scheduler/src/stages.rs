@@ -197,3 +197,58 @@ impl<'p> ComponentGraph<'p> {
         (latency_ns < start_latency_ns).then(|| self.of_clusters(&stage_of_component))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Components of one cluster each, with a hop from each writer.
+    fn graph<'a>(component_of: &'a [usize], writers: &[&[usize]]) -> ComponentGraph<'a> {
+        let hop = |&component: &usize| StageInput {
+            component,
+            stages: 1,
+        };
+        ComponentGraph {
+            component_of,
+            inputs: writers
+                .iter()
+                .map(|all| all.iter().map(hop).collect())
+                .collect(),
+            order: component_of.to_vec(),
+        }
+    }
+
+    fn stages_as_latency(stage_of: &[u32]) -> Option<u64> {
+        stage_of.iter().max().map(|&last| u64::from(last))
+    }
+
+    #[test]
+    fn all_of_the_last_stage_begins_sooner_or_nothing() {
+        let all = [0, 1, 2];
+        let graph = graph(&all, &[&[], &[0], &[0]]);
+        let stage_of = graph.first_stages(true);
+        assert_eq!(stage_of, [0, 1, 1]);
+        let sooner = graph.sooner(&stage_of, stages_as_latency);
+        assert_eq!(sooner, Some(vec![0, 0, 0]));
+
+        // The last one may not: then the other one stays, too, as nothing is won.
+        let without_last = |stage_of: &[u32]| match stage_of[2] {
+            0 => None,
+            _ => stages_as_latency(stage_of),
+        };
+        assert_eq!(graph.sooner(&stage_of, without_last), None);
+    }
+
+    #[test]
+    fn what_may_wait_begins_sooner_behind_what_may_not() {
+        let all = [0, 1, 2];
+        let graph = graph(&all, &[&[], &[0], &[1]]);
+        let stage_of = graph.first_stages(true);
+        assert_eq!(stage_of, [0, 1, 2]);
+        let without_second = |stage_of: &[u32]| match stage_of[1] {
+            0 => None,
+            _ => stages_as_latency(stage_of),
+        };
+        assert_eq!(graph.sooner(&stage_of, without_second), Some(vec![0, 1, 1]));
+    }
+}

@@ -117,10 +117,10 @@ fn a_long_latency_is_explained_by_changes_of_device() {
     let plan = &view.plans[0];
     let device_of = |actor: &u32| plan.actors[*actor as usize].device;
     let devices: Vec<u32> = plan.long_way.iter().map(device_of).collect();
-    assert_eq!(devices, [0, 1, 0], "there and back");
+    assert_eq!(devices, [0, 1], "the way back has a delay");
     let drawn = text::plan(&view, plan, 100);
     assert!(
-        drawn.contains("latency of 5.0 periods, as work changes its device 2 times: cpu:0 "),
+        drawn.contains("latency of 5.0 periods, as work changes its device 1 time: cpu:0 "),
         "{drawn}"
     );
 }

@@ -114,8 +114,9 @@ fn long_way_line(view: &View, plan: &PlanView, width: usize) -> String {
         })
         .collect();
     let line = format!(
-        "latency of {:.1} periods, as work changes its device {changes} times: {}",
+        "latency of {:.1} periods, as work changes its device {}: {}",
         plan.latency_ns as f64 / plan.period_ns.max(1) as f64,
+        count(changes as u64, "time"),
         arrivals.join(", "),
     );
     clip_line(&line, width)

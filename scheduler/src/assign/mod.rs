@@ -262,6 +262,15 @@ impl<'a> StagedSearch<'a> {
             },
         })
     }
+
+    /// Whether a placement keeps the limit on the stages.
+    fn allows(&self, placement: &[u32]) -> bool {
+        let stages = self.stage_graph.count(placement);
+        self.energy
+            .problem
+            .max_stages
+            .is_none_or(|max| stages <= max)
+    }
 }
 
 /// What the steps of a search share.
@@ -292,6 +301,12 @@ impl PlacementSearch<'_> {
             stage_graph: stage_graph.as_ref(),
         };
         let staged = StagedSearch::of(&energy, with_latency);
+        let mut starts: Vec<&Vec<u32>> = starts.iter().collect();
+        if let Some(staged) = &staged
+            && starts.iter().any(|start| staged.allows(start))
+        {
+            starts.retain(|start| staged.allows(start));
+        }
 
         // The latency of each move is computed anew: fewer moves then.
         let slowdown = match (energy.makespan_graph.is_some(), with_stages) {
@@ -319,7 +334,7 @@ impl PlacementSearch<'_> {
             let index = round as usize;
             let start = match best.feasible && index >= starts.len() {
                 true => &best.placement,
-                false => &starts[index % starts.len()],
+                false => starts[index % starts.len()],
             };
             let found = self.anneal_once(
                 &energy,
@@ -355,8 +370,8 @@ impl PlacementSearch<'_> {
         self.work += plan.steps;
 
         if let Some(staged) = staged {
-            let stage_of = staged.stage_graph.first_stages(&start);
-            if staged.graph.allows(&stage_of) {
+            if staged.allows(&start) {
+                let stage_of = staged.stage_graph.first_stages(&start);
                 plan.heat = STAGED_HEATS[round as usize % STAGED_HEATS.len()];
                 let moves = StagedMoves::new(self.merged, &staged.graph, start, stage_of, seed);
                 return anneal(&staged.energy, moves, plan, control);

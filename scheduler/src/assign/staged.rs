@@ -32,11 +32,6 @@ pub(crate) struct StagedGraph {
 }
 
 impl StagedGraph {
-    /// Whether stages are within the limit.
-    pub(crate) fn allows(&self, stage_of: &[u32]) -> bool {
-        stage_of.iter().all(|&stage| stage <= self.last_stage)
-    }
-
     /// For placements of at most so many stages. `None` where units have parts in several components.
     pub(crate) fn of(stage_graph: &StageGraph, max_stages: u32) -> Option<Self> {
         let component_of = stage_graph.component_of_units()?;
