@@ -103,9 +103,10 @@ fn stage_section(view: &View, plan: &PlanView, width: usize) -> String {
 
 /// Why the latency is longer than a row of as many devices would need; nothing where it is not.
 fn long_way_line(view: &View, plan: &PlanView, width: usize) -> String {
-    let Some(changes) = plan.long_way.len().checked_sub(1) else {
+    let changes = plan.long_way.len().saturating_sub(1);
+    if changes == 0 {
         return String::new();
-    };
+    }
     let arrivals: Vec<String> = (plan.long_way.iter())
         .map(|&actor| {
             let device = plan.actors[actor as usize].device;
