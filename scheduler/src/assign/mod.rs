@@ -369,13 +369,11 @@ impl PlacementSearch<'_> {
         };
         self.work += plan.steps;
 
-        if let Some(staged) = staged {
-            if staged.allows(&start) {
-                let stage_of = staged.stage_graph.first_stages(&start);
-                plan.heat = STAGED_HEATS[round as usize % STAGED_HEATS.len()];
-                let moves = StagedMoves::new(self.merged, &staged.graph, start, stage_of, seed);
-                return anneal(&staged.energy, moves, plan, control);
-            }
+        if let Some(staged) = staged.filter(|staged| staged.allows(&start)) {
+            let stage_of = staged.stage_graph.first_stages(&start);
+            plan.heat = STAGED_HEATS[round as usize % STAGED_HEATS.len()];
+            let moves = StagedMoves::new(self.merged, &staged.graph, start, stage_of, seed);
+            return anneal(&staged.energy, moves, plan, control);
         }
         anneal(energy, Mover::new(self.merged, start, seed), plan, control)
     }
