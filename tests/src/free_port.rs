@@ -30,7 +30,7 @@ pub fn free_port() -> u16 {
 /// Whether an address can be bound, found out without listening there.
 ///
 /// A process that another test starts at this moment keeps a copy of the socket until it executes its program. Were it one
-/// that listens, whoever connects to the port meanwhile would reach it, and what he sends would be lost with it.
+/// that listens, whoever connects to the port meanwhile would reach it, and what is sent there would be lost with it.
 fn is_free_for_tcp(address: SocketAddr) -> bool {
     let flags = SocketFlags::CLOEXEC;
     let Ok(socket) = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None) else {

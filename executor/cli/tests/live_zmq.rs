@@ -8,7 +8,7 @@ mod python_peers;
 
 use std::ffi::OsStr;
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use common::case::{Case, code};
 use common::text;
@@ -237,7 +237,9 @@ fn hostile_peers_cost_no_memory_and_no_token() {
 
     // Who does not speak its protocol, who says nothing, and who says too much.
     stranger.write_all(&[0xff; 4096]).expect("taken");
-    let silent: Vec<TcpStream> = (0..50).map(|_| connect(port)).collect();
+    let silent: Vec<TcpStream> = (0..50)
+        .map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connected"))
+        .collect();
     peer(&python, &case, &["hostile", "PUSH", "connect", &endpoint]).end();
     run.assert_runs();
     let after_kib = peak_memory_kib(run.id());
@@ -340,7 +342,7 @@ fn what_cannot_be_opened_is_a_sentence_and_an_exit_code() {
     if python().is_none() {
         return;
     }
-    let taken = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = taken.local_addr().expect("bound").port();
     let url = format!("a=zmq-pull-listen://127.0.0.1:{port}?rate=1e3");
     let said = output(&url, &[]);

@@ -52,6 +52,17 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until something is found.
+#[track_caller]
+fn wait_for<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
+    let mut found = None;
+    wait_until(what, || {
+        found = find();
+        found.is_some()
+    });
+    found.expect("it was waited for")
+}
+
 /// What the system says of a port of this host; `None` if nobody has bound it.
 fn udp_socket(port: u16) -> Option<Vec<String>> {
     let sockets = std::fs::read_to_string("/proc/net/udp").expect("on Linux");
@@ -371,12 +382,9 @@ impl Drop for ReceiverServer {
 /// Listens at a port, also at one that was listened at a moment ago: a process that another test starts has a copy of the
 /// old socket until it executes its program.
 pub(crate) fn listen(port: u16) -> TcpListener {
-    let mut listener = None;
-    wait_until("the port is free", || {
-        listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();
-        listener.is_some()
+    let listener = wait_for("the port is free", || {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()
     });
-    let listener = listener.expect("bound");
     listener.set_nonblocking(true).expect("a socket");
     listener
 }
@@ -384,12 +392,9 @@ pub(crate) fn listen(port: u16) -> TcpListener {
 /// Connects to a server that is being started.
 #[track_caller]
 pub(crate) fn connect(port: u16) -> TcpStream {
-    let mut stream = None;
-    wait_until("it listens", || {
-        stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok();
-        stream.is_some()
+    let stream = wait_for("it listens", || {
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()
     });
-    let stream = stream.expect("connected");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
     stream
 }
