@@ -197,18 +197,16 @@ pub(crate) fn place(
 ) -> Vec<PlacedClusters> {
     let placed = place_on_few_devices(problem, loads, allowed, goal, control);
     let asks_for_period_alone = goal.pipelined && goal.objective == Objective::PERIOD;
-    let Some(estimate) = placed.estimate.filter(|_| asks_for_period_alone) else {
+    if !asks_for_period_alone {
         return vec![placed];
-    };
+    }
 
-    let mut placements = place_in_few_stages(problem, loads, placed, estimate, goal, control);
-    let fewest_stages = placements.last().and_then(|last| {
-        let estimate = last.estimate?;
-        search_harder(problem, loads, &last.devices, estimate, goal, control)
-    });
-    if let Some((quicker, estimate)) = fewest_stages {
-        let others = place_in_few_stages(problem, loads, quicker, estimate, goal, control);
-        placements.extend(others);
+    let mut placements = place_in_few_stages(problem, loads, placed, goal, control);
+    let fewest_stages = placements.last();
+    let quicker =
+        fewest_stages.and_then(|known| search_harder(problem, loads, known, goal, control));
+    if let Some(quicker) = quicker {
+        placements.extend(place_in_few_stages(problem, loads, quicker, goal, control));
     }
 
     let cost_of = |placed: &PlacedClusters| placed.estimate.map_or(u64::MAX, |known| known.cost);
@@ -223,12 +221,12 @@ pub(crate) fn place(
 fn search_harder(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
-    known: &[DeviceId],
-    estimate: Estimate,
+    known: &PlacedClusters,
     goal: PlacementGoal,
     control: &mut Control<'_>,
-) -> Option<(PlacedClusters, Estimate)> {
-    let devices = used_devices(known);
+) -> Option<PlacedClusters> {
+    let estimate = known.estimate?;
+    let devices = used_devices(&known.devices);
     let loses_to = |cost| estimate.cost > cost::percent_more(cost, MAX_PERIOD_LOSS_PERCENT);
     let is_small = loads.len() < THOROUGH_CLUSTERS.end && devices.len() <= FEW_DEVICES;
     if problem.options.level != Level::Fast || !is_small || !loses_to(estimate.bound) {
@@ -237,9 +235,7 @@ fn search_harder(
 
     let placement_problem = placement_problem(problem, loads, &devices, goal);
     let found = assign::solve_by_annealing(&placement_problem, control).ok()?;
-    let cost = found.evaluation.cost;
-    let quicker = PlacedClusters::found(&found, &devices, estimate.bound);
-    loses_to(cost).then_some((quicker, Estimate { cost, ..estimate }))
+    loses_to(found.evaluation.cost).then(|| PlacedClusters::found(&found, &devices, estimate.bound))
 }
 
 /// The devices of a placement, in their order.
@@ -254,10 +250,12 @@ fn place_in_few_stages(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
     found: PlacedClusters,
-    estimate: Estimate,
     goal: PlacementGoal,
     control: &mut Control<'_>,
 ) -> Vec<PlacedClusters> {
+    let Some(estimate) = found.estimate else {
+        return vec![found];
+    };
     // The devices stay: what a stage less is worth is not weighed against a device more.
     let devices = used_devices(&found.devices);
     let mut placement_problem = placement_problem(problem, loads, &devices, goal);

@@ -47,7 +47,7 @@ pub(crate) fn assemble_stages(
     }
 
     let mut clusters_left = MAX_CLUSTERS_ASSEMBLED;
-    while let Some(sooner) = components.sooner(&stage_of, |stage_of| {
+    while let Some(sooner) = components.sooner(&stage_of, best_plan.latency_ns, |stage_of| {
         clusters_left = clusters_left.checked_sub(placement.len())?;
         let plan = assemble_times(problem, placement, stage_of.to_vec(), name).ok()?;
         (plan.period_ns <= max_period_ns).then_some(plan.latency_ns)
@@ -162,21 +162,21 @@ impl<'p> ComponentGraph<'p> {
             .collect()
     }
 
-    /// Stages of which some are earlier and none is later, with a shorter latency; `None` if none was found. `rate` says
-    /// what latency stages have, or that they are not allowed.
+    /// Stages of which some are earlier and none is later, with a shorter latency than these have; `None` if none was
+    /// found. `rate` says what latency stages have, or that they are not allowed.
     ///
     /// One component after the other begins as soon as that is allowed and does not lengthen the latency: often it becomes
     /// shorter only when several have done so.
     fn sooner(
         &self,
         stage_of: &[u32],
+        start_latency_ns: u64,
         mut rate: impl FnMut(&[u32]) -> Option<u64>,
     ) -> Option<Vec<u32>> {
         let mut stage_of_component = vec![0u32; self.inputs.len()];
         for (&component, &stage) in self.component_of.iter().zip(stage_of) {
             stage_of_component[component] = stage;
         }
-        let start_latency_ns = rate(stage_of)?;
         let mut latency_ns = start_latency_ns;
 
         for &component in &self.order {
@@ -228,7 +228,7 @@ mod tests {
         let graph = graph(&all, &[&[], &[0], &[0]]);
         let stage_of = graph.first_stages(true);
         assert_eq!(stage_of, [0, 1, 1]);
-        let sooner = graph.sooner(&stage_of, stages_as_latency);
+        let sooner = graph.sooner(&stage_of, 1, stages_as_latency);
         assert_eq!(sooner, Some(vec![0, 0, 0]));
 
         // The last one may not: then the other one stays, too, as nothing is won.
@@ -236,7 +236,7 @@ mod tests {
             0 => None,
             _ => stages_as_latency(stage_of),
         };
-        assert_eq!(graph.sooner(&stage_of, without_last), None);
+        assert_eq!(graph.sooner(&stage_of, 1, without_last), None);
     }
 
     #[test]
@@ -249,6 +249,9 @@ mod tests {
             0 => None,
             _ => stages_as_latency(stage_of),
         };
-        assert_eq!(graph.sooner(&stage_of, without_second), Some(vec![0, 1, 1]));
+        assert_eq!(
+            graph.sooner(&stage_of, 2, without_second),
+            Some(vec![0, 1, 1])
+        );
     }
 }

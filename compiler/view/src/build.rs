@@ -250,7 +250,7 @@ fn plan_view(
         bound_by: plan.bound_by.clone(),
         stages: plan.stages,
         boundaries: stage_boundaries(actors, channels, &sums.fired, plan.stages),
-        long_way: match plan.latency_ns > row_latency_ns(plan) {
+        device_changes: match plan.latency_ns > row_latency_ns(plan) {
             true => changes_of_device(actors, channels, &sums.fired),
             false => Vec::new(),
         },

@@ -227,7 +227,7 @@ pub struct PlanView {
     /// needs at most: the actors with which a chain of work comes to each device, of a chain that changes its device as
     /// often as any does.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub long_way: Vec<u32>,
+    pub device_changes: Vec<u32>,
     /// What each actor does, by actor.
     pub actors: Vec<FiredView>,
     /// Lanes with their slots.

@@ -109,14 +109,14 @@ fn boundaries_say_what_stages_buy() {
 #[test]
 fn a_long_latency_is_explained_by_changes_of_device() {
     let mut program = programs::round_trip();
-    assert!(view(program.clone()).plans[0].long_way.is_empty());
+    assert!(view(program.clone()).plans[0].device_changes.is_empty());
 
     let plan = &mut program.plans[PlanId(0)];
     plan.latency_ns = 5 * plan.period_ns;
     let view = view(program);
     let plan = &view.plans[0];
     let device_of = |actor: &u32| plan.actors[*actor as usize].device;
-    let devices: Vec<u32> = plan.long_way.iter().map(device_of).collect();
+    let devices: Vec<u32> = plan.device_changes.iter().map(device_of).collect();
     assert_eq!(devices, [0, 1], "the way back has a delay");
     let drawn = text::plan(&view, plan, 100);
     assert!(

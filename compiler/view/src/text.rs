@@ -98,16 +98,16 @@ fn stage_section(view: &View, plan: &PlanView, width: usize) -> String {
         );
         lines += &clip_line(&line, width);
     }
-    lines + &long_way_line(view, plan, width)
+    lines + &device_changes_line(view, plan, width)
 }
 
 /// Why the latency is longer than a row of as many devices would need; nothing where it is not.
-fn long_way_line(view: &View, plan: &PlanView, width: usize) -> String {
-    let changes = plan.long_way.len().saturating_sub(1);
+fn device_changes_line(view: &View, plan: &PlanView, width: usize) -> String {
+    let changes = plan.device_changes.len().saturating_sub(1);
     if changes == 0 {
         return String::new();
     }
-    let arrivals: Vec<String> = (plan.long_way.iter())
+    let arrivals: Vec<String> = (plan.device_changes.iter())
         .map(|&actor| {
             let device = plan.actors[actor as usize].device;
             let name = view.actors[actor as usize].shown_name();

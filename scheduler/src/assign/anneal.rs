@@ -207,41 +207,86 @@ pub(crate) struct AppliedMove {
     other: Option<(usize, u32)>,
 }
 
-/// Moves that put a unit somewhere else, there where a neighbour is, or swap two units.
-pub(crate) struct Mover<'a> {
+/// Units and devices at random.
+pub(crate) struct RandomUnits<'a> {
     merged: &'a MergedProblem,
-    state: PlacementState<'a>,
     /// Devices that can run each unit.
     choices: Vec<Vec<u32>>,
     /// Units with more than one choice.
     movable: Vec<usize>,
-    rng: Rng,
+    pub(crate) rng: Rng,
 }
 
-impl<'a> Mover<'a> {
-    pub(crate) fn new(merged: &'a MergedProblem, start: Vec<u32>, seed: u64) -> Self {
+impl<'a> RandomUnits<'a> {
+    pub(crate) fn new(merged: &'a MergedProblem, seed: u64) -> Self {
         let units = 0..merged.units();
         let choices: Vec<Vec<u32>> = units
             .clone()
             .map(|unit| merged.choices(unit).collect())
             .collect();
-        Mover {
+        Self {
             merged,
-            state: PlacementState::new(merged, start),
             movable: units.filter(|&unit| choices[unit].len() > 1).collect(),
             choices,
             rng: Rng::new(seed),
         }
     }
 
-    fn random_choice(&mut self, unit: usize) -> u32 {
+    /// Whether there is any unit that can move.
+    pub(crate) fn can_move(&self) -> bool {
+        !self.movable.is_empty()
+    }
+
+    fn has_choice(&self, unit: usize) -> bool {
+        self.choices[unit].len() > 1
+    }
+
+    pub(crate) fn can_run(&self, unit: usize, device: u32) -> bool {
+        self.choices[unit].contains(&device)
+    }
+
+    /// A unit that can move: there is one.
+    pub(crate) fn unit(&mut self) -> usize {
+        self.movable[self.rng.below(self.movable.len())]
+    }
+
+    /// A device that can run a unit.
+    pub(crate) fn choice(&mut self, unit: usize) -> u32 {
         let index = self.rng.below(self.choices[unit].len());
         self.choices[unit][index]
     }
 
+    /// A unit that shares a net with this one.
+    pub(crate) fn neighbour(&mut self, unit: usize) -> Option<usize> {
+        let nets = &self.merged.nets_of[unit];
+        if nets.is_empty() {
+            return None;
+        }
+        let net = &self.merged.nets[nets[self.rng.below(nets.len())]];
+        Some(match net.from == unit {
+            true => net.to[self.rng.below(net.to.len())],
+            false => net.from,
+        })
+    }
+}
+
+/// Moves that put a unit somewhere else, there where a neighbour is, or swap two units.
+pub(crate) struct Mover<'a> {
+    state: PlacementState<'a>,
+    random: RandomUnits<'a>,
+}
+
+impl<'a> Mover<'a> {
+    pub(crate) fn new(merged: &'a MergedProblem, start: Vec<u32>, seed: u64) -> Self {
+        Mover {
+            state: PlacementState::new(merged, start),
+            random: RandomUnits::new(merged, seed),
+        }
+    }
+
     fn move_anywhere(&mut self, unit: usize) -> AppliedMove {
         let home = self.state.placement[unit];
-        let device = self.random_choice(unit);
+        let device = self.random.choice(unit);
         self.state.relocate(unit, device);
         AppliedMove {
             unit,
@@ -252,11 +297,11 @@ impl<'a> Mover<'a> {
 
     fn swap(&mut self, unit: usize) -> Option<AppliedMove> {
         let home = self.state.placement[unit];
-        let partner = self.movable[self.rng.below(self.movable.len())];
+        let partner = self.random.unit();
         let partner_home = self.state.placement[partner];
         let is_possible = partner_home != home
-            && self.choices[unit].contains(&partner_home)
-            && self.choices[partner].contains(&home);
+            && self.random.can_run(unit, partner_home)
+            && self.random.can_run(partner, home);
         if !is_possible {
             return None;
         }
@@ -272,33 +317,20 @@ impl<'a> Mover<'a> {
 
     fn move_to_neighbour(&mut self, unit: usize, make_room: bool) -> Option<AppliedMove> {
         let home = self.state.placement[unit];
-        let neighbour = self.random_neighbour(unit)?;
+        let neighbour = self.random.neighbour(unit)?;
         let device = self.state.placement[neighbour];
-        if device == home || !self.choices[unit].contains(&device) {
+        if device == home || !self.random.can_run(unit, device) {
             return None;
         }
 
         self.state.relocate(unit, device);
         let mut other = None;
-        if make_room && self.choices[neighbour].len() > 1 {
+        if make_room && self.random.has_choice(neighbour) {
             other = Some((neighbour, device));
-            let elsewhere = self.random_choice(neighbour);
+            let elsewhere = self.random.choice(neighbour);
             self.state.relocate(neighbour, elsewhere);
         }
         Some(AppliedMove { unit, home, other })
-    }
-
-    /// A random unit that shares a net with this one.
-    fn random_neighbour(&mut self, unit: usize) -> Option<usize> {
-        let nets = &self.merged.nets_of[unit];
-        if nets.is_empty() {
-            return None;
-        }
-        let net = &self.merged.nets[nets[self.rng.below(nets.len())]];
-        Some(match net.from == unit {
-            true => net.to[self.rng.below(net.to.len())],
-            false => net.from,
-        })
     }
 }
 
@@ -310,12 +342,12 @@ impl Moves for Mover<'_> {
     }
 
     fn can_move(&self) -> bool {
-        !self.movable.is_empty()
+        self.random.can_move()
     }
 
     fn apply_random_move(&mut self) -> Option<AppliedMove> {
-        let unit = self.movable[self.rng.below(self.movable.len())];
-        match self.rng.below(4) {
+        let unit = self.random.unit();
+        match self.random.rng.below(4) {
             0 => Some(self.move_anywhere(unit)),
             1 => self.swap(unit),
             2 => self.move_to_neighbour(unit, false),
@@ -332,6 +364,6 @@ impl Moves for Mover<'_> {
     }
 
     fn random_fraction(&mut self) -> f64 {
-        self.rng.unit()
+        self.random.rng.unit()
     }
 }

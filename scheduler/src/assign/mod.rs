@@ -132,6 +132,9 @@ const HEATS: [f64; 3] = [0.01, 0.02, 0.005];
 /// is worse.
 const STAGED_HEATS: [f64; 3] = [0.04, 0.08, 0.02];
 
+/// Stages for each device beyond which a limit on them is wide.
+const WIDE_LIMIT: usize = 2;
+
 /// Finds a placement of small cost that keeps all limits.
 ///
 /// Deterministic unless `control.stop` cuts it short.
@@ -231,9 +234,6 @@ fn search(
     })
 }
 
-/// Stages for each device beyond which a limit on them is wide.
-const WIDE_LIMIT: usize = 2;
-
 /// What annealing within a number of stages needs.
 struct StagedSearch<'a> {
     graph: StagedGraph,
@@ -252,7 +252,7 @@ impl<'a> StagedSearch<'a> {
             return None;
         }
         Some(Self {
-            graph: StagedGraph::of(stage_graph, max_stages)?,
+            graph: StagedGraph::of(stage_graph, energy.merged, max_stages)?,
             stage_graph,
             energy: AnnealingEnergy {
                 problem: energy.problem,
@@ -263,13 +263,10 @@ impl<'a> StagedSearch<'a> {
         })
     }
 
-    /// Whether a placement keeps the limit on the stages.
-    fn allows(&self, placement: &[u32]) -> bool {
-        let stages = self.stage_graph.count(placement);
-        self.energy
-            .problem
-            .max_stages
-            .is_none_or(|max| stages <= max)
+    /// The first stages of a placement that keeps the limit on them.
+    fn stages_within_limit(&self, placement: &[u32]) -> Option<Vec<u32>> {
+        let stage_of = self.stage_graph.first_stages(placement);
+        self.graph.allows(&stage_of).then_some(stage_of)
     }
 }
 
@@ -302,10 +299,11 @@ impl PlacementSearch<'_> {
         };
         let staged = StagedSearch::of(&energy, with_latency);
         let mut starts: Vec<&Vec<u32>> = starts.iter().collect();
-        if let Some(staged) = &staged
-            && starts.iter().any(|start| staged.allows(start))
-        {
-            starts.retain(|start| staged.allows(start));
+        if let Some(staged) = &staged {
+            let keeps_limit = |start: &&Vec<u32>| staged.stages_within_limit(start).is_some();
+            if starts.iter().any(keeps_limit) {
+                starts.retain(keeps_limit);
+            }
         }
 
         // The latency of each move is computed anew: fewer moves then.
@@ -369,8 +367,9 @@ impl PlacementSearch<'_> {
         };
         self.work += plan.steps;
 
-        if let Some(staged) = staged.filter(|staged| staged.allows(&start)) {
-            let stage_of = staged.stage_graph.first_stages(&start);
+        if let Some(staged) = staged
+            && let Some(stage_of) = staged.stages_within_limit(&start)
+        {
             plan.heat = STAGED_HEATS[round as usize % STAGED_HEATS.len()];
             let moves = StagedMoves::new(self.merged, &staged.graph, start, stage_of, seed);
             return anneal(&staged.energy, moves, plan, control);

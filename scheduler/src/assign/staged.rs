@@ -5,11 +5,10 @@
 //! Here a move takes along what depends on a unit within its stage, or all of it that is on one device: what begins or
 //! ends a stretch of work changes by more than one unit, and stretches change devices as a whole.
 
-use super::anneal::Moves;
+use super::anneal::{Moves, RandomUnits};
 use super::merged::MergedProblem;
 use super::stages::{ComponentInput, StageGraph};
 use super::state::PlacementState;
-use crate::search::rng::Rng;
 
 /// A channel between components, seen from one of them.
 #[derive(Clone, Copy)]
@@ -33,8 +32,12 @@ pub(crate) struct StagedGraph {
 
 impl StagedGraph {
     /// For placements of at most so many stages. `None` where units have parts in several components.
-    pub(crate) fn of(stage_graph: &StageGraph, max_stages: u32) -> Option<Self> {
-        let component_of = stage_graph.component_of_units()?;
+    pub(crate) fn of(
+        stage_graph: &StageGraph,
+        merged: &MergedProblem,
+        max_stages: u32,
+    ) -> Option<Self> {
+        let component_of = stage_graph.component_of_units(merged.units(), &merged.unit_of_node)?;
         let components = stage_graph.inputs().count();
         let mut graph = Self {
             last_stage: max_stages.checked_sub(1)?,
@@ -67,6 +70,11 @@ impl StagedGraph {
         }
         Some(graph)
     }
+
+    /// Whether stages are within the limit.
+    pub(crate) fn allows(&self, stage_of: &[u32]) -> bool {
+        stage_of.iter().all(|&stage| stage <= self.last_stage)
+    }
 }
 
 /// What moves beside a unit, of what shares its stage and its device.
@@ -84,16 +92,11 @@ enum Reach {
 
 /// Moves of units, and of connected parts of a stage.
 pub(crate) struct StagedMoves<'a> {
-    merged: &'a MergedProblem,
     graph: &'a StagedGraph,
     state: PlacementState<'a>,
     /// Stage of each component.
     stage_of: Vec<u32>,
-    /// Devices that can run each unit.
-    choices: Vec<Vec<u32>>,
-    /// Units with more than one choice.
-    movable: Vec<usize>,
-    rng: Rng,
+    random: RandomUnits<'a>,
     /// Units and components that the last move changed, with what they were.
     moved_units: Vec<(u32, u32)>,
     moved_components: Vec<(u32, u32)>,
@@ -111,17 +114,9 @@ impl<'a> StagedMoves<'a> {
         stage_of: Vec<u32>,
         seed: u64,
     ) -> Self {
-        let units = 0..merged.units();
-        let choices: Vec<Vec<u32>> = units
-            .clone()
-            .map(|unit| merged.choices(unit).collect())
-            .collect();
         Self {
-            merged,
             state: PlacementState::new(merged, start),
-            movable: units.filter(|&unit| choices[unit].len() > 1).collect(),
-            choices,
-            rng: Rng::new(seed),
+            random: RandomUnits::new(merged, seed),
             moved_units: Vec::new(),
             moved_components: Vec::new(),
             group: Vec::new(),
@@ -175,7 +170,7 @@ impl<'a> StagedMoves<'a> {
             return false;
         };
         let own_stage = self.stage_of[self.group[0] as usize];
-        let stage = match self.rng.below(4) {
+        let stage = match self.random.rng.below(4) {
             0 => first,
             1 => last,
             _ => own_stage.clamp(first, last),
@@ -207,7 +202,7 @@ impl<'a> StagedMoves<'a> {
             };
             if index > 0 {
                 let moved = self.graph.units_of[component as usize][0];
-                if !self.choices[moved as usize].contains(&device) {
+                if !self.random.can_run(moved as usize, device) {
                     return None;
                 }
             }
@@ -239,24 +234,11 @@ impl<'a> StagedMoves<'a> {
         }
     }
 
-    fn random_choice(&mut self, unit: usize) -> u32 {
-        let index = self.rng.below(self.choices[unit].len());
-        self.choices[unit][index]
-    }
-
-    /// The device of a unit that shares a net with this one.
+    /// The device of a unit that shares a net with this one, if it can run this one, too.
     fn device_of_neighbour(&mut self, unit: usize) -> Option<u32> {
-        let nets = &self.merged.nets_of[unit];
-        if nets.is_empty() {
-            return None;
-        }
-        let net = &self.merged.nets[nets[self.rng.below(nets.len())]];
-        let neighbour = match net.from == unit {
-            true => net.to[self.rng.below(net.to.len())],
-            false => net.from,
-        };
+        let neighbour = self.random.neighbour(unit)?;
         let device = self.state.placement[neighbour];
-        self.choices[unit].contains(&device).then_some(device)
+        self.random.can_run(unit, device).then_some(device)
     }
 
     /// Moves a unit with what is in its reach.
@@ -273,12 +255,12 @@ impl<'a> StagedMoves<'a> {
 
     /// Two units change places.
     fn swap(&mut self, unit: usize) -> bool {
-        let partner = self.movable[self.rng.below(self.movable.len())];
+        let partner = self.random.unit();
         let home = self.state.placement[unit];
         let partner_home = self.state.placement[partner];
         home != partner_home
-            && self.choices[unit].contains(&partner_home)
-            && self.choices[partner].contains(&home)
+            && self.random.can_run(unit, partner_home)
+            && self.random.can_run(partner, home)
             && self.move_unit(unit, partner_home, Reach::Alone)
             && self.move_unit(partner, home, Reach::Alone)
     }
@@ -301,14 +283,14 @@ impl Moves for StagedMoves<'_> {
     }
 
     fn can_move(&self) -> bool {
-        !self.movable.is_empty()
+        self.random.can_move()
     }
 
     fn apply_random_move(&mut self) -> Option<()> {
         self.moved_units.clear();
         self.moved_components.clear();
-        let unit = self.movable[self.rng.below(self.movable.len())];
-        let kind = self.rng.below(8);
+        let unit = self.random.unit();
+        let kind = self.random.rng.below(8);
         if kind == 0 {
             if !self.swap(unit) {
                 self.take_back();
@@ -318,7 +300,7 @@ impl Moves for StagedMoves<'_> {
         }
 
         let device = match kind {
-            1 | 2 => self.random_choice(unit),
+            1 | 2 => self.random.choice(unit),
             _ => self.device_of_neighbour(unit)?,
         };
         let reach = match kind {
@@ -326,7 +308,9 @@ impl Moves for StagedMoves<'_> {
             2 => Reach::All,
             4 => Reach::Writers,
             5 => Reach::Readers,
-            _ => [Reach::Alone, Reach::Writers, Reach::Readers, Reach::All][self.rng.below(4)],
+            _ => {
+                [Reach::Alone, Reach::Writers, Reach::Readers, Reach::All][self.random.rng.below(4)]
+            }
         };
         let has_moved = self.move_unit(unit, device, reach);
         (has_moved && !(self.moved_units.is_empty() && self.moved_components.is_empty()))
@@ -338,6 +322,6 @@ impl Moves for StagedMoves<'_> {
     }
 
     fn random_fraction(&mut self) -> f64 {
-        self.rng.unit()
+        self.random.rng.unit()
     }
 }

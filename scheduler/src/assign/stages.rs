@@ -26,8 +26,8 @@ pub(crate) struct StageGraph {
     inputs: Vec<ComponentInput>,
     /// End of each component's inputs in `inputs`.
     input_ends: Vec<usize>,
-    /// Component of each unit; of one that has nodes of several, `None`.
-    component_of: Vec<Option<u32>>,
+    /// Component of each node.
+    component_of: Vec<usize>,
 }
 
 impl StageGraph {
@@ -80,11 +80,10 @@ impl StageGraph {
             }
         }
 
-        let units = unit_of_node.iter().max().map_or(0, |max| max + 1);
         let mut stage_graph = StageGraph {
             inputs: Vec::new(),
             input_ends: Vec::new(),
-            component_of: component_of_units(units, unit_of_node, &component_of),
+            component_of,
         };
         for mut component_inputs in inputs_of {
             // Several channels between the same units are one dependency.
@@ -104,9 +103,20 @@ impl StageGraph {
             .map(|(start, &end)| &self.inputs[start..end])
     }
 
-    /// Component of each unit; `None` if a unit has nodes of several.
-    pub(crate) fn component_of_units(&self) -> Option<Vec<u32>> {
-        self.component_of.iter().copied().collect()
+    /// Component of each of so many units; `None` if a unit has nodes of several.
+    pub(crate) fn component_of_units(
+        &self,
+        units: usize,
+        unit_of_node: &[usize],
+    ) -> Option<Vec<u32>> {
+        let mut of_units: Vec<Option<u32>> = vec![None; units];
+        for (&unit, &component) in unit_of_node.iter().zip(&self.component_of) {
+            let known = of_units[unit].replace(component as u32);
+            if known.is_some_and(|known| known != component as u32) {
+                return None;
+            }
+        }
+        of_units.into_iter().collect()
     }
 
     /// The first stage that each component can have, by its index. O(V + E).
@@ -130,24 +140,4 @@ impl StageGraph {
         let last_stage = self.first_stages(placement).into_iter().max();
         last_stage.map_or(0, |last| last + 1)
     }
-}
-
-/// Component of each unit, from those of their nodes; `None` where these are several.
-fn component_of_units(
-    units: usize,
-    unit_of_node: &[usize],
-    component_of: &[usize],
-) -> Vec<Option<u32>> {
-    let mut of_units: Vec<Option<u32>> = vec![None; units];
-    let mut has_several = vec![false; units];
-    for (&unit, &component) in unit_of_node.iter().zip(component_of) {
-        let known = of_units[unit].replace(component as u32);
-        has_several[unit] |= known.is_some_and(|known| known != component as u32);
-    }
-    for (component, has_several) in of_units.iter_mut().zip(has_several) {
-        if has_several {
-            *component = None;
-        }
-    }
-    of_units
 }

@@ -599,7 +599,7 @@ fn staged_moves_keep_the_stages_and_the_loads() {
         let start = place_largest_first(&merged);
         let stage_of = stage_graph.first_stages(&start);
         let max_stages = stage_graph.count(&start);
-        let graph = StagedGraph::of(&stage_graph, max_stages).expect("no groups");
+        let graph = StagedGraph::of(&stage_graph, &merged, max_stages).expect("no groups");
 
         let mut moves = StagedMoves::new(&merged, &graph, start, stage_of, case);
         let mut moved = 0;
