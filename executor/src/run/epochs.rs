@@ -21,10 +21,12 @@ use crate::observe::report::Report;
 use crate::observe::trace::Tracer;
 use crate::options::{BorderState, RunOptions, ScheduledMode};
 use crate::program::{LoadedModes, LoadedProgram, Phase};
+use crate::transport::arena::Arena;
 use crate::transport::clock::Clock;
 use crate::transport::conduit::Conduit;
 use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::epoch_spec::{EpochSpec, LiveStart, SinkSpec};
+use crate::transport::idle_arenas::IdleArenas;
 use crate::transport::ledger::given_out_before;
 use crate::transport::ring::Spin;
 use crate::transport::session_memory::SessionMemory;
@@ -54,7 +56,9 @@ pub(crate) struct EpochManager {
     pub phase: Phase,
     pub next_epoch: u64,
     /// The memory of the last epoch, until the next one is at work: giving it back takes the system a while.
-    leaving: Option<Arc<EpochMemory>>,
+    leaving: Option<Arc<Arena>>,
+    /// Of a run that can change its mode.
+    idle_arenas: IdleArenas,
     /// The next epoch is to find no memory: an injected fault.
     pub deny_memory: bool,
     /// How often the distance between borders is halved in the next epoch: once more after an epoch that ended before
@@ -123,6 +127,7 @@ impl EpochManager {
             phase: Phase::Main,
             next_epoch: 0,
             leaving: None,
+            idle_arenas: IdleArenas::default(),
             deny_memory: false,
             border_halvings: 0,
             tally: RunTally::new(sink_count),
@@ -171,7 +176,9 @@ impl EpochManager {
         let mut ledger = control.ledger();
         let last_epoch = control.current();
         let granted = last_epoch.as_ref().map(CurrentEpoch::granted_iterations);
-        self.leaving = last_epoch.as_ref().map(|last| Arc::clone(&last.memory));
+        self.leaving = last_epoch
+            .as_ref()
+            .map(|last| Arc::clone(last.memory.arena()));
         drop(last_epoch);
         ledger.leave_epoch(granted.unwrap_or(0));
         let entered_ledger = self.ledger_in_program(&ledger);
@@ -181,7 +188,7 @@ impl EpochManager {
             ..self.epoch_spec(epoch, plan_id, plan, lost)
         });
         self.pool.check_streams(plan_id, &spec.devices)?;
-        let epoch_memory = EpochMemory::create(graph, plan, &spec)?;
+        let epoch_memory = EpochMemory::create(graph, plan, &spec, self.idle_arenas.take())?;
         let memory = Arc::new(epoch_memory);
         border::write_start(&memory, &self.state.channels);
         let parts = self.pool.prepare(&spec, &memory)?;
@@ -372,6 +379,7 @@ impl EpochManager {
             .begin(&active.spec, &active.memory, worker_parts, watchdogs)?;
         // Only now, so that nobody waits for it.
         active.memory.arena().make_present(self.options.lock_memory);
+        self.leaving = None;
         Ok(())
     }
 
@@ -386,6 +394,9 @@ impl EpochManager {
             plan: active.spec.plan,
         };
         self.tally.add_epoch(&self.loaded, plan, active, blocks);
+        if self.modes.are_several() {
+            self.idle_arenas.keep(active.memory.arena());
+        }
         if let Some(tracer) = &mut self.tracer {
             tracer.end(active.spec.epoch);
         }
@@ -544,6 +555,8 @@ impl EpochManager {
             false => State::initial(graph).channels,
         };
         self.pool.swap_program(&to);
+        // What the old program needed says nothing about the new one.
+        self.idle_arenas.clear();
         self.go_over(Arc::clone(to.first()), channels, None, Vec::new());
         self.modes = to;
         self.mode = 0;

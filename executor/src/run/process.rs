@@ -29,9 +29,11 @@ use super::wire::{self, Outbox};
 use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
 use crate::program::{Engine, LoadedModes, LoadedProgram};
 use crate::realtime::lock_memory;
+use crate::transport::arena::Arena;
 use crate::transport::clock::Clock;
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::idle_arenas::MappedArenas;
 use crate::transport::session_memory::{Queues, SessionMemory};
 use crate::transport::watchdog::{EpochWatchdogs, Watchdog, WorkerHeartbeat};
 use crate::worker::gpu::OpenGpus;
@@ -54,6 +56,8 @@ enum WorkerRequest {
     Begin {
         spec: EpochSpec,
         calendar: usize,
+        /// Tells the memory from that of other epochs: one that all workers have ended may have had the same.
+        memory_number: u64,
         lease_ns: u64,
     },
 }
@@ -171,6 +175,7 @@ impl WorkerProcess {
         let request = WorkerRequest::Begin {
             spec: spec.clone(),
             calendar,
+            memory_number: epoch.arena().number(),
             lease_ns: watchdogs.lease_ns,
         };
         let Some(memory_fd) = epoch.arena().fd() else {
@@ -279,6 +284,7 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
     let replies = Arc::new(Mutex::new(socket.try_clone()?));
     let gpus = Arc::<OpenGpus>::default();
     let mut open_program: Option<OpenProgram> = None;
+    let mut mapped_arenas = MappedArenas::default();
 
     while let Some((request, files)) = wire::receive::<WorkerRequest>(&mut socket)? {
         let mut received_files = files.into_iter();
@@ -301,6 +307,8 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                     return send_reply(&replies, &WorkerReply::Leaving(exit));
                 }
                 let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
+                // Another program may have no use for them.
+                mapped_arenas = MappedArenas::default();
                 // SAFETY: the supervising process is this very program, and made it for these queues.
                 #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
                 let session_memory = unsafe { SessionMemory::find(memory_fd, &queues) }?;
@@ -314,6 +322,7 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
             WorkerRequest::Begin {
                 spec,
                 calendar,
+                memory_number,
                 lease_ns,
             } => {
                 let program = open_program.clone().ok_or(io::ErrorKind::InvalidData)?;
@@ -322,7 +331,11 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 let heartbeat = timer_fd.and_then(|fd| WorkerHeartbeat::from_fd(fd, lease_ns));
                 let loaded = program.modes.get(spec.mode).cloned();
                 let loaded = loaded.ok_or(io::ErrorKind::InvalidData)?;
-                let epoch = find_epoch(&loaded, memory_fd, &spec)?;
+                let arena = match program.modes.are_several() {
+                    true => mapped_arenas.map(memory_number, memory_fd)?,
+                    false => Arc::new(Arena::map(memory_fd)?),
+                };
+                let epoch = find_epoch(&loaded, Arc::clone(&arena), &spec)?;
                 let job = WorkerJob {
                     spec: Arc::new(spec),
                     calendar,
@@ -337,6 +350,8 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 std::thread::Builder::new()
                     .name(format!("zbmd calendar {calendar}"))
                     .spawn(move || run_job(&loaded, job, heartbeat, &job_replies))?;
+                // Only now, so that nobody waits for it.
+                arena.make_present(false);
             }
         }
     }
@@ -366,7 +381,7 @@ fn load_modes(
 /// The memory of an epoch that the supervising process has made.
 fn find_epoch(
     loaded: &LoadedProgram,
-    memory: OwnedFd,
+    arena: Arc<Arena>,
     spec: &EpochSpec,
 ) -> io::Result<EpochMemory> {
     let epoch_plan = loaded.program.plans.get(spec.plan);
@@ -374,7 +389,7 @@ fn find_epoch(
     // SAFETY: the supervising process is this very program, and made it for this graph, plan and spec.
     #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
     unsafe {
-        EpochMemory::find(memory, &loaded.program.graph, plan, spec)
+        EpochMemory::find(arena, &loaded.program.graph, plan, spec)
     }
 }
 

@@ -8,14 +8,12 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
 use std::marker::PhantomData;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-#[cfg(all(target_os = "linux", not(miri)))]
-use rustix::mm::MapFlags;
 use serde::{Deserialize, Serialize};
 
 /// Memory that was asked for and cannot be had.
@@ -73,6 +71,8 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bytes from which on an arena is compared with what is free just now, instead of with all memory.
 const LARGE_BYTES: u64 = 16 << 20;
 
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
 /// One fixed allocation, zeroed at first. Shared by threads, and where asked for by processes, that keep apart by the
 /// calendar's order.
 #[derive(Debug)]
@@ -80,6 +80,7 @@ pub(crate) struct Arena {
     base: NonNull<u8>,
     bytes: usize,
     locked: AtomicBool,
+    number: u64,
     backing: Backing,
 }
 
@@ -117,6 +118,7 @@ impl Arena {
             base,
             bytes: arena_bytes,
             locked: AtomicBool::new(false),
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             backing: Backing::Heap(alignment),
         };
 
@@ -145,7 +147,7 @@ impl Arena {
             scarce: scarce(error),
             ..refusal
         })?;
-        Self::mapped(fd, arena_bytes, MapFlags::SHARED).map_err(|_| refusal)
+        Self::mapped(fd, arena_bytes).map_err(|_| refusal)
     }
 
     /// Without shared mappings (other systems, Miri) an ordinary arena: threads share it all the same.
@@ -168,7 +170,8 @@ impl Arena {
         }
     }
 
-    /// Maps the arena that another process made with [`Self::shared`].
+    /// Maps the arena that another process made with [`Self::shared`]. Its pages are not present here before they are
+    /// touched, or [`Self::make_present`].
     ///
     /// # Errors
     /// What the system says; a file that could still be made shorter is refused.
@@ -182,7 +185,7 @@ impl Arena {
             ));
         }
         let mapped_bytes = usize::try_from(fstat(&fd)?.st_size).map_err(io::Error::other)?;
-        Self::mapped(fd, mapped_bytes, MapFlags::SHARED | MapFlags::POPULATE)
+        Self::mapped(fd, mapped_bytes)
     }
 
     /// There are no shared mappings here.
@@ -195,16 +198,26 @@ impl Arena {
     }
 
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn mapped(fd: OwnedFd, bytes: usize, map_flags: MapFlags) -> io::Result<Self> {
-        use rustix::mm::{ProtFlags, mmap};
+    fn mapped(fd: OwnedFd, bytes: usize) -> io::Result<Self> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the system's choice; the file is as long as that, and sealed.
-        let mapping = unsafe { mmap(std::ptr::null_mut(), bytes, protection, map_flags, &fd, 0) }?;
+        let mapping = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                bytes,
+                protection,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )
+        }?;
         let base = NonNull::new(mapping.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self {
             base,
             bytes,
             locked: AtomicBool::new(false),
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             backing: Backing::Mapped(fd),
         })
     }
@@ -231,6 +244,26 @@ impl Arena {
     /// Whether the system promised to keep the pages in memory.
     pub(crate) fn is_locked(&self) -> bool {
         self.locked.load(Ordering::Relaxed)
+    }
+
+    /// Tells it from all other arenas of this process, of any time.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Zeroes some of its bytes, as those of a fresh one are.
+    ///
+    /// # Panics
+    /// If they do not lie in it.
+    pub(crate) fn clear(&mut self, bytes: Range<u64>) {
+        let fits = bytes.start <= bytes.end && bytes.end <= self.bytes as u64;
+        assert!(fits, "{bytes:?} in an arena of {} bytes", self.bytes);
+        let count = (bytes.end - bytes.start) as usize;
+        // SAFETY: just checked to lie in the allocation, which nobody else of this process knows any more.
+        unsafe {
+            let first = self.base.as_ptr().add(bytes.start as usize);
+            first.write_bytes(0, count);
+        }
     }
 
     /// Writes to each page, so that none is missing when the run has started.

@@ -1,9 +1,10 @@
 //! The memory of an epoch. It holds everything that the epoch's workers write: counters, rings and exchange regions, sink
 //! queues, and the tokens saved at borders. The next epoch has memory of its own, so a worker that wakes up late can
-//! write nothing that counts.
+//! write nothing that counts: fresh, or that of an earlier epoch that all of its workers have ended.
 //!
 //! Knows no kernels and no threads.
 
+#[cfg(all(feature = "hosts", target_os = "linux"))]
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use super::change_queue::ChangeQueue;
 use super::conduit::Conduit;
 use super::epoch_spec::EpochSpec;
 use super::epoch_state::{EpochCommon, WorkerStatus};
-use super::layout::{EXTRA_AREAS, EpochLayout, map_arena};
+use super::layout::{EXTRA_AREAS, EpochLayout, check_size};
 use super::ledger::Borders;
 use super::primitive::{AtomicU64, Ordering, fence};
 use super::ring::RingSync;
@@ -56,7 +57,8 @@ pub(crate) struct EpochMemory {
 }
 
 impl EpochMemory {
-    /// Takes the memory, and puts everything in it into its first state.
+    /// Takes the memory, and puts everything in it into its first state. With `spare`, the memory of an earlier epoch that
+    /// nobody uses any more, it takes that if it is large enough: fresh pages cost the system more than zeroed ones.
     ///
     /// # Errors
     /// Too little memory.
@@ -64,10 +66,20 @@ impl EpochMemory {
         graph: &Graph,
         plan: &Plan,
         spec: &EpochSpec,
+        spare: Option<Arena>,
     ) -> Result<Self, OutOfMemory> {
         let layout = EpochLayout::new(graph, plan, spec);
         // One mapping for all of an epoch, which worker processes map too: nothing is allocated while it runs.
-        let arena = Arc::new(Arena::shared(layout.bytes)?);
+        let arena = match spare.filter(|spare| spare.bytes() as u64 >= layout.bytes) {
+            Some(mut spare) => {
+                for bytes in layout.read_before_written() {
+                    spare.clear(bytes);
+                }
+                spare
+            }
+            None => Arena::shared(layout.bytes)?,
+        };
+        let arena = Arc::new(arena);
         let worker_count = plan.calendars.len();
         let remembered_blocks = worker_count * REMEMBERED_BLOCKS;
 
@@ -109,22 +121,22 @@ impl EpochMemory {
     /// An epoch's memory as another process has created it.
     ///
     /// # Errors
-    /// The file cannot be mapped, or is too short.
+    /// The arena is too small.
     ///
     /// # Safety
-    /// The file holds the memory that [`Self::create`] of this very program made for the same graph, plan and spec.
+    /// The arena is the memory that [`Self::create`] of this very program made for the same graph, plan and spec.
     #[expect(
         unsafe_code,
         reason = "believes what another process says is in shared memory"
     )]
     pub(crate) unsafe fn find(
-        fd: OwnedFd,
+        arena: Arc<Arena>,
         graph: &Graph,
         plan: &Plan,
         spec: &EpochSpec,
     ) -> std::io::Result<Self> {
         let layout = EpochLayout::new(graph, plan, spec);
-        let arena = map_arena(fd, layout.bytes)?;
+        check_size(&arena, layout.bytes)?;
         let worker_count = plan.calendars.len();
         let remembered_blocks = worker_count * REMEMBERED_BLOCKS;
 

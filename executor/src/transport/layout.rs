@@ -1,8 +1,7 @@
 //! Where everything is in the memory that is shared. Whoever maps an epoch's memory works out the same [`EpochLayout`] from
 //! the same [`EpochSpec`].
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
 use zbmd_ir::{ChannelId, DeviceId, Graph, Plan, TiVec};
@@ -161,6 +160,11 @@ impl EpochLayout {
             bytes: cursor.end_offset,
         }
     }
+
+    /// What may be read before it is written, and is zero then: all but the tokens in sink queues, and traces.
+    pub(super) fn read_before_written(&self) -> [Range<u64>; 2] {
+        [0..self.exchange_end, self.areas..self.bytes]
+    }
 }
 
 fn take_trace(cursor: &mut LayoutCursor, plan: &Plan, calendar: usize) -> TracePlace {
@@ -172,14 +176,16 @@ fn take_trace(cursor: &mut LayoutCursor, plan: &Plan, calendar: usize) -> TraceP
     }
 }
 
-/// The memory in a file that another process has laid out, of at least so many bytes.
-pub(super) fn map_arena(fd: OwnedFd, needed_bytes: u64) -> std::io::Result<Arc<Arena>> {
-    let arena = Arena::map(fd)?;
+/// Checks the size of memory that another process has laid out.
+///
+/// # Errors
+/// It has fewer bytes than are laid out in it.
+pub(super) fn check_size(arena: &Arena, needed_bytes: u64) -> std::io::Result<()> {
     let found_bytes = arena.bytes() as u64;
     if found_bytes < needed_bytes {
         return Err(std::io::Error::other(format!(
             "the shared memory has {found_bytes} bytes, {needed_bytes} are laid out in it"
         )));
     }
-    Ok(Arc::new(arena))
+    Ok(())
 }

@@ -12,6 +12,7 @@ pub(crate) mod conduit;
 pub(crate) mod epoch;
 pub(crate) mod epoch_spec;
 pub(crate) mod epoch_state;
+pub(crate) mod idle_arenas;
 mod layout;
 pub mod ledger;
 pub(crate) mod primitive;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::arena::{Arena, In, OutOfMemory};
 use super::arrivals::ArrivalParkers;
 use super::conduit::{Conduit, ConduitPlace};
-use super::layout::{LayoutCursor, map_arena};
+use super::layout::{LayoutCursor, check_size};
 
 /// The memory that lives as long as the session.
 pub(crate) struct SessionMemory {
@@ -83,7 +83,9 @@ impl SessionMemory {
     )]
     pub(crate) unsafe fn find(fd: OwnedFd, queues: &Queues) -> std::io::Result<Self> {
         let layout = SessionLayout::new(queues);
-        let arena = map_arena(fd, layout.bytes)?;
+        let arena = Arc::new(Arena::map(fd)?);
+        arena.make_present(false);
+        check_size(&arena, layout.bytes)?;
         // SAFETY: the caller's promise.
         let arrivals = unsafe { In::<[ArrivalParkers]>::find(&arena, layout.arrivals, 1) }.one(0);
         let sources = layout.sources.iter().zip(queues);

@@ -452,7 +452,7 @@ impl AgentEpoch {
         calendars: &[u32],
     ) -> Result<Self, String> {
         let plan = &loaded.program.plans[spec.plan];
-        let memory = EpochMemory::create(&loaded.program.graph, plan, &spec);
+        let memory = EpochMemory::create(&loaded.program.graph, plan, &spec, None);
         let memory = memory.map_err(|error| error.to_string())?;
         border::write_start(&memory, &start.into_iter().collect());
         let decisions = SessionMemory::create(&vec![(0, 1)]);
