@@ -47,7 +47,12 @@ pub(crate) const PS_PER_S: u64 = 1_000_000_000_000;
 
 /// A value and so many percent of it, rounded down (saturating).
 pub(crate) fn percent_more(value: u64, percent: u64) -> u64 {
-    let more = u128::from(value) * u128::from(percent) / 100;
+    permille_more(value, 10 * percent)
+}
+
+/// A value and so many thousandths of it, rounded down (saturating).
+pub(crate) fn permille_more(value: u64, permille: u64) -> u64 {
+    let more = u128::from(value) * u128::from(permille) / 1000;
     value.saturating_add(more as u64)
 }
 

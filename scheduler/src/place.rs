@@ -15,7 +15,7 @@ use crate::candidates::{
     CountBounds, FEW_DEVICES, candidate_devices, device_counts, equally_quick,
 };
 use crate::cluster::{Cluster, is_tight};
-use crate::cost::{self, MAX_PERIOD_LOSS_PERCENT, MIN_GAIN_PERCENT, PS_PER_S, RECV_PS, SEND_PS};
+use crate::cost::{self, MIN_GAIN_PERCENT, PS_PER_S, RECV_PS, SEND_PS};
 use crate::error::ScheduleError;
 use crate::options::Estimate;
 use crate::problem::BlockProblem;
@@ -146,6 +146,12 @@ pub(crate) const MAX_SEARCHED_CLUSTERS: usize = 2_000;
 /// anyway, and with more it would take most of the time of a compilation.
 const THOROUGH_CLUSTERS: std::ops::Range<usize> = 20..100;
 
+/// Thousandths that a placement may be above its bound without being searched for any longer.
+const LITTLE_GAIN_PERMILLE: u64 = 5;
+
+/// Thousandths of the period that fewer stages may cost: two percent, less what a longer search may still gain.
+const FEW_STAGES_LOSS_PERMILLE: u64 = 15;
+
 /// A placement, and how good it is.
 pub(crate) struct PlacedClusters {
     /// Device of each cluster, by index of the cluster.
@@ -186,7 +192,7 @@ pub(crate) struct PlacementGoal {
 /// Places the clusters: at least one placement.
 ///
 /// Of placements that are about as good, the one on fewer devices is taken. Where the objective is the period alone, there
-/// may be several on those, with fewer and fewer stages: the period of none is more than [`MAX_PERIOD_LOSS_PERCENT`] above
+/// may be several on those, with fewer and fewer stages: the period of none is more than [`FEW_STAGES_LOSS_PERMILLE`] above
 /// that of another, and what latency they have is known when they are assembled.
 pub(crate) fn place(
     problem: &BlockProblem<'_>,
@@ -201,23 +207,19 @@ pub(crate) fn place(
         return vec![placed];
     }
 
-    let mut placements = place_in_few_stages(problem, loads, placed, goal, control);
-    let fewest_stages = placements.last();
-    let quicker =
-        fewest_stages.and_then(|known| search_harder(problem, loads, known, goal, control));
-    if let Some(quicker) = quicker {
-        placements.extend(place_in_few_stages(problem, loads, quicker, goal, control));
-    }
+    let quicker = search_harder(problem, loads, &placed, goal, control);
+    let best = quicker.unwrap_or(placed);
+    let mut placements = place_in_few_stages(problem, loads, best, goal, control);
 
     let cost_of = |placed: &PlacedClusters| placed.estimate.map_or(u64::MAX, |known| known.cost);
     let least_cost = placements.iter().map(cost_of).min().unwrap_or(u64::MAX);
-    let max_cost = cost::percent_more(least_cost, MAX_PERIOD_LOSS_PERCENT);
+    let max_cost = cost::permille_more(least_cost, FEW_STAGES_LOSS_PERMILLE);
     placements.retain(|placed| cost_of(placed) <= max_cost);
     placements
 }
 
-/// A placement on the same devices that a longer search finds, if the one known loses more to it than plans may lose
-/// for fewer stages. Searched is only where the bound leaves room for that, and where it takes a fraction of a second.
+/// A better placement on the same devices that a longer search finds. Searched is only where the bound leaves room for
+/// more than [`LITTLE_GAIN_PERMILLE`], and where it takes a fraction of a second.
 fn search_harder(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
@@ -227,15 +229,16 @@ fn search_harder(
 ) -> Option<PlacedClusters> {
     let estimate = known.estimate?;
     let devices = used_devices(&known.devices);
-    let loses_to = |cost| estimate.cost > cost::percent_more(cost, MAX_PERIOD_LOSS_PERCENT);
     let is_small = loads.len() < THOROUGH_CLUSTERS.end && devices.len() <= FEW_DEVICES;
-    if problem.options.level != Level::Fast || !is_small || !loses_to(estimate.bound) {
+    let is_good = estimate.cost <= cost::permille_more(estimate.bound, LITTLE_GAIN_PERMILLE);
+    if problem.options.level != Level::Fast || !is_small || is_good {
         return None;
     }
 
     let placement_problem = placement_problem(problem, loads, &devices, goal);
     let found = assign::solve_by_annealing(&placement_problem, control).ok()?;
-    loses_to(found.evaluation.cost).then(|| PlacedClusters::found(&found, &devices, estimate.bound))
+    (found.evaluation.cost < estimate.cost)
+        .then(|| PlacedClusters::found(&found, &devices, estimate.bound))
 }
 
 /// The devices of a placement, in their order.
@@ -245,7 +248,7 @@ fn used_devices(placement: &[DeviceId]) -> Vec<DeviceId> {
 }
 
 /// The placement that was found, and others on the same devices, each with fewer stages than the one before: their
-/// periods are at most [`MAX_PERIOD_LOSS_PERCENT`] above its own.
+/// periods are at most [`FEW_STAGES_LOSS_PERMILLE`] above its own.
 fn place_in_few_stages(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
@@ -261,7 +264,7 @@ fn place_in_few_stages(
     let mut placement_problem = placement_problem(problem, loads, &devices, goal);
     let index_of = |device| devices.binary_search(device).unwrap_or(0) as u32;
     let placement: Vec<u32> = found.devices.iter().map(index_of).collect();
-    let max_cost = cost::percent_more(estimate.cost, MAX_PERIOD_LOSS_PERCENT);
+    let max_cost = cost::permille_more(estimate.cost, FEW_STAGES_LOSS_PERMILLE);
 
     // Few stages leave few placements: they are looked for harder.
     let is_thorough = THOROUGH_CLUSTERS.contains(&loads.len()) && devices.len() <= FEW_DEVICES;
