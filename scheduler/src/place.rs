@@ -15,7 +15,7 @@ use crate::candidates::{
     CountBounds, FEW_DEVICES, candidate_devices, device_counts, equally_quick,
 };
 use crate::cluster::{Cluster, is_tight};
-use crate::cost::{self, MIN_GAIN_PERCENT, PS_PER_S, RECV_PS, SEND_PS};
+use crate::cost::{self, MAX_PERIOD_LOSS_PERCENT, MIN_GAIN_PERCENT, PS_PER_S, RECV_PS, SEND_PS};
 use crate::error::ScheduleError;
 use crate::options::Estimate;
 use crate::problem::BlockProblem;
@@ -149,8 +149,8 @@ const THOROUGH_CLUSTERS: std::ops::Range<usize> = 20..100;
 /// Thousandths that a placement may be above its bound without being searched for any longer.
 const LITTLE_GAIN_PERMILLE: u64 = 5;
 
-/// Thousandths of the period that fewer stages may cost: two percent, less what a longer search may still gain.
-const FEW_STAGES_LOSS_PERMILLE: u64 = 15;
+/// Thousandths of the period that fewer stages may cost less where a longer search may still find a shorter one.
+const UNFOUND_GAIN_PERMILLE: u64 = 5;
 
 /// A placement, and how good it is.
 pub(crate) struct PlacedClusters {
@@ -192,7 +192,7 @@ pub(crate) struct PlacementGoal {
 /// Places the clusters: at least one placement.
 ///
 /// Of placements that are about as good, the one on fewer devices is taken. Where the objective is the period alone, there
-/// may be several on those, with fewer and fewer stages: the period of none is more than [`FEW_STAGES_LOSS_PERMILLE`] above
+/// may be several on those, with fewer and fewer stages: the period of none is more than [`MAX_PERIOD_LOSS_PERCENT`] above
 /// that of another, and what latency they have is known when they are assembled.
 pub(crate) fn place(
     problem: &BlockProblem<'_>,
@@ -211,10 +211,11 @@ pub(crate) fn place(
     let best = quicker.unwrap_or(placed);
     let mut placements = place_in_few_stages(problem, loads, best, goal, control);
 
-    let cost_of = |placed: &PlacedClusters| placed.estimate.map_or(u64::MAX, |known| known.cost);
-    let least_cost = placements.iter().map(cost_of).min().unwrap_or(u64::MAX);
-    let max_cost = cost::permille_more(least_cost, FEW_STAGES_LOSS_PERMILLE);
-    placements.retain(|placed| cost_of(placed) <= max_cost);
+    let estimates = placements.iter().filter_map(|placed| placed.estimate);
+    if let Some(best) = estimates.min_by_key(|estimate| estimate.cost) {
+        let max_cost = max_cost_in_few_stages(best);
+        placements.retain(|placed| placed.estimate.is_none_or(|known| known.cost <= max_cost));
+    }
     placements
 }
 
@@ -230,8 +231,7 @@ fn search_harder(
     let estimate = known.estimate?;
     let devices = used_devices(&known.devices);
     let is_small = loads.len() < THOROUGH_CLUSTERS.end && devices.len() <= FEW_DEVICES;
-    let is_good = estimate.cost <= cost::permille_more(estimate.bound, LITTLE_GAIN_PERMILLE);
-    if problem.options.level != Level::Fast || !is_small || is_good {
+    if problem.options.level != Level::Fast || !is_small || is_about_least(estimate) {
         return None;
     }
 
@@ -241,6 +241,22 @@ fn search_harder(
         .then(|| PlacedClusters::found(&found, &devices, estimate.bound))
 }
 
+/// Whether no search could gain much.
+fn is_about_least(estimate: Estimate) -> bool {
+    estimate.cost <= cost::permille_more(estimate.bound, LITTLE_GAIN_PERMILLE)
+}
+
+/// What a placement in fewer stages than the best one known may cost: [`MAX_PERIOD_LOSS_PERCENT`] more than the best there
+/// is.
+fn max_cost_in_few_stages(best: Estimate) -> u64 {
+    let loss_permille = 10 * MAX_PERIOD_LOSS_PERCENT;
+    let unfound_permille = match is_about_least(best) {
+        true => 0,
+        false => UNFOUND_GAIN_PERMILLE,
+    };
+    cost::permille_more(best.cost, loss_permille - unfound_permille)
+}
+
 /// The devices of a placement, in their order.
 fn used_devices(placement: &[DeviceId]) -> Vec<DeviceId> {
     let used: BTreeSet<DeviceId> = placement.iter().copied().collect();
@@ -248,7 +264,7 @@ fn used_devices(placement: &[DeviceId]) -> Vec<DeviceId> {
 }
 
 /// The placement that was found, and others on the same devices, each with fewer stages than the one before: their
-/// periods are at most [`FEW_STAGES_LOSS_PERMILLE`] above its own.
+/// periods are at most [`MAX_PERIOD_LOSS_PERCENT`] above its own.
 fn place_in_few_stages(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
@@ -264,7 +280,7 @@ fn place_in_few_stages(
     let mut placement_problem = placement_problem(problem, loads, &devices, goal);
     let index_of = |device| devices.binary_search(device).unwrap_or(0) as u32;
     let placement: Vec<u32> = found.devices.iter().map(index_of).collect();
-    let max_cost = cost::permille_more(estimate.cost, FEW_STAGES_LOSS_PERMILLE);
+    let max_cost = max_cost_in_few_stages(estimate);
 
     // Few stages leave few placements: they are looked for harder.
     let is_thorough = THOROUGH_CLUSTERS.contains(&loads.len()) && devices.len() <= FEW_DEVICES;

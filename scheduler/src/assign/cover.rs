@@ -133,6 +133,11 @@ impl CoverSearch<'_> {
             return true;
         }
         self.add_first_sets();
+        match self.cover_the_rest(labels) {
+            Some(true) => {}
+            Some(false) => return true,
+            None => return false,
+        }
 
         let mut best: Option<(f64, Prices)> = None;
         while self.sets.len() < MAX_SETS && !control.stopped() {
@@ -171,16 +176,16 @@ impl CoverSearch<'_> {
         false
     }
 
-    /// Each unit alone, and the longest stretches in the order of the units.
+    /// Each unit that a device can run alone, and the longest stretches in the order of the units.
     fn add_first_sets(&mut self) {
         let order = &self.merged.order;
         let step = order.len().div_ceil(STRETCHES).max(1);
         for (kind, device_kind) in self.kinds.iter().enumerate() {
             let runs = |unit: usize| device_kind.demand.ticks[unit];
-            for &unit in order.iter().filter(|&&unit| runs(unit).is_some()) {
-                let units = vec![unit];
-                self.sets.push(UnitSet { kind, units });
-            }
+            let alone = order.iter().map(|&unit| vec![unit]);
+            let fitting = alone.filter(|units| self.knapsack.fits(&device_kind.demand, units));
+            self.sets
+                .extend(fitting.map(|units| UnitSet { kind, units }));
 
             for first in (0..order.len()).step_by(step) {
                 let mut work = 0u64;
@@ -202,6 +207,34 @@ impl CoverSearch<'_> {
                 }
             }
         }
+    }
+
+    /// A set for each unit that is in none yet. Whether there is one for each; `None` if there are too many labels.
+    fn cover_the_rest(&mut self, labels: &mut u64) -> Option<bool> {
+        let mut is_covered = vec![false; self.merged.units()];
+        let known_units = self.sets.iter().flat_map(|set| &set.units);
+        known_units.for_each(|&unit| is_covered[unit] = true);
+
+        for &unit in &self.merged.order {
+            if is_covered[unit] {
+                continue;
+            }
+            let mut values = vec![0; self.merged.units()];
+            values[unit] = 1;
+            let sets_before = self.sets.len();
+            for (kind, device_kind) in self.kinds.iter().enumerate() {
+                let demand = &device_kind.demand;
+                let found = self.knapsack.best_set(demand, &values, 0, labels)?;
+                if let Some(units) = found.units {
+                    units.iter().for_each(|&unit| is_covered[unit] = true);
+                    self.sets.push(UnitSet { kind, units });
+                }
+            }
+            if self.sets.len() == sets_before {
+                return Some(false);
+            }
+        }
+        Some(true)
     }
 
     /// The prices for which all units are worth most, if no known set is worth more than its device's share of 1; and how

@@ -104,7 +104,7 @@ fn placement_limits(level: Level) -> PlacementLimits {
             rounds: 4,
             enumerated: 20_000,
             packing: 20_000,
-            labels: 2_000_000,
+            labels: 8_000_000,
             nodes: 50_000_000,
             variables: 300,
         },
