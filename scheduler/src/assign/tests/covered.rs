@@ -72,6 +72,21 @@ fn memory_is_counted_with_the_work() {
 }
 
 #[test]
+fn a_unit_that_no_device_can_run_in_time_is_a_proof() {
+    // No two fit one device, so the middle one receives and sends.
+    let nodes = vec![node(&[1, 1, 1]); 3];
+    let channels = (0..2).map(|from| channel(from, &[from + 1], 10)).collect();
+    let mut problem = problem(nodes, channels, 3);
+    for device in &mut problem.devices {
+        device.bytes = 1;
+    }
+    let merged = MergedProblem::of(&problem).expect("devices for all units");
+
+    assert!(is_impossible(&merged, 21));
+    assert!(!is_impossible(&merged, 22));
+}
+
+#[test]
 fn the_best_sets_are_enumerated_ones() {
     let mut rng = Rng::new(31);
     let mut found_sets = 0;
