@@ -22,7 +22,7 @@ use std::process::{Command, ExitCode};
 const CARGO: [(&str, &str); 8] = [
     (
         "run --release -p zbmd-examples --example quickstart",
-        ".ci/run",
+        ".ci/run, unoptimised and with the features of the workspace",
     ),
     ("build --release --bins", ".ci/run, which builds more"),
     ("test --workspace", ".ci/run"),
