@@ -146,11 +146,9 @@ pub(crate) const MAX_SEARCHED_CLUSTERS: usize = 2_000;
 /// anyway, and with more it would take most of the time of a compilation.
 const THOROUGH_CLUSTERS: std::ops::Range<usize> = 20..100;
 
-/// Thousandths that a placement may be above its bound without being searched for any longer.
-const LITTLE_GAIN_PERMILLE: u64 = 5;
-
-/// Thousandths of the period that fewer stages may cost less where a longer search may still find a shorter one.
-const UNFOUND_GAIN_PERMILLE: u64 = 5;
+/// Thousandths of the shortest period that a search may miss. A placement as close to its bound is not searched for any
+/// longer; fewer stages than those of one that is farther from it may cost so much less.
+const MISSED_PERMILLE: u64 = 5;
 
 /// A placement, and how good it is.
 pub(crate) struct PlacedClusters {
@@ -220,7 +218,7 @@ pub(crate) fn place(
 }
 
 /// A better placement on the same devices that a longer search finds. Searched is only where the bound leaves room for
-/// more than [`LITTLE_GAIN_PERMILLE`], and where it takes a fraction of a second.
+/// more than [`MISSED_PERMILLE`], and where it takes a fraction of a second.
 fn search_harder(
     problem: &BlockProblem<'_>,
     loads: &ClusterLoads,
@@ -243,18 +241,17 @@ fn search_harder(
 
 /// Whether no search could gain much.
 fn is_about_least(estimate: Estimate) -> bool {
-    estimate.cost <= cost::permille_more(estimate.bound, LITTLE_GAIN_PERMILLE)
+    estimate.cost <= cost::permille_more(estimate.bound, MISSED_PERMILLE)
 }
 
 /// What a placement in fewer stages than the best one known may cost: [`MAX_PERIOD_LOSS_PERCENT`] more than the best there
 /// is.
 fn max_cost_in_few_stages(best: Estimate) -> u64 {
-    let loss_permille = 10 * MAX_PERIOD_LOSS_PERCENT;
-    let unfound_permille = match is_about_least(best) {
+    let missed_permille = match is_about_least(best) {
         true => 0,
-        false => UNFOUND_GAIN_PERMILLE,
+        false => MISSED_PERMILLE,
     };
-    cost::permille_more(best.cost, loss_permille - unfound_permille)
+    cost::permille_more(best.cost, 10 * MAX_PERIOD_LOSS_PERCENT - missed_permille)
 }
 
 /// The devices of a placement, in their order.

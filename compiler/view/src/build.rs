@@ -30,6 +30,7 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
     let plans = plans
         .map(|plan| plan_view(program, &ports, plan, &actors, &channels))
         .collect();
+
     let table = &program.contingencies;
     View {
         format: FORMAT,

@@ -21,7 +21,6 @@ use crate::observe::report::Report;
 use crate::observe::trace::Tracer;
 use crate::options::{BorderState, RunOptions, ScheduledMode};
 use crate::program::{LoadedModes, LoadedProgram, Phase};
-use crate::transport::arena::Arena;
 use crate::transport::clock::Clock;
 use crate::transport::conduit::Conduit;
 use crate::transport::epoch::{Area, EpochMemory};
@@ -56,8 +55,8 @@ pub(crate) struct EpochManager {
     pub phase: Phase,
     pub next_epoch: u64,
     /// The memory of the last epoch, until the next one is at work: giving it back takes the system a while.
-    leaving: Option<Arc<Arena>>,
-    /// Of a run that can change its mode.
+    leaving: Option<Arc<EpochMemory>>,
+    /// Memory of epochs that are over, for those of other modes; of a run that can change its mode.
     idle_arenas: IdleArenas,
     /// The next epoch is to find no memory: an injected fault.
     pub deny_memory: bool,
@@ -176,9 +175,7 @@ impl EpochManager {
         let mut ledger = control.ledger();
         let last_epoch = control.current();
         let granted = last_epoch.as_ref().map(CurrentEpoch::granted_iterations);
-        self.leaving = last_epoch
-            .as_ref()
-            .map(|last| Arc::clone(last.memory.arena()));
+        self.leaving = last_epoch.as_ref().map(|last| Arc::clone(&last.memory));
         drop(last_epoch);
         ledger.leave_epoch(granted.unwrap_or(0));
         let entered_ledger = self.ledger_in_program(&ledger);

@@ -125,16 +125,10 @@ struct CoverSearch<'a> {
 
 impl CoverSearch<'_> {
     fn is_impossible(&mut self, labels: &mut u64, control: &Control<'_>) -> bool {
-        let runs_nowhere = |unit: usize| {
-            let mut kinds = self.kinds.iter();
-            kinds.all(|kind| kind.demand.ticks[unit].is_none())
-        };
-        if (0..self.merged.units()).any(runs_nowhere) {
-            return true;
-        }
         self.add_first_sets();
         match self.cover_the_rest(labels) {
             Some(true) => {}
+            // No device can run some unit in time, whatever else it runs.
             Some(false) => return true,
             None => return false,
         }

@@ -46,9 +46,11 @@ impl StagedGraph {
             readers: vec![Vec::new(); components],
             component_of,
         };
+
         for (unit, &component) in (0u32..).zip(&graph.component_of) {
             graph.units_of[component as usize].push(unit);
         }
+
         for (component, inputs) in (0u32..).zip(stage_graph.inputs()) {
             for &ComponentInput {
                 writer_component,
