@@ -13,7 +13,9 @@ mod kind;
 mod measure;
 mod memory;
 mod session;
+mod tokens;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -32,6 +34,8 @@ use groups::{DeviceGroup, find_groups};
 pub use hand_over::HandOver;
 use kernels::{ModelKernel, find_kernels};
 use session::{GroupSession, KernelOutcome};
+use tokens::SeenTokens;
+pub(crate) use tokens::check_inputs;
 
 /// How to calibrate.
 #[derive(Clone, Debug)]
@@ -45,6 +49,9 @@ pub struct CalibrateOptions {
     /// Iterations of a block, if plans will have no other: variants are then compared by calls of that length, and by short
     /// and long ones otherwise.
     pub block: Option<u64>,
+    /// Tokens of sources, by name, as bytes: actors of the embedding program are measured with what comes to them when the
+    /// model runs on these, and with any values where there are none. Of a source that is not named, any are taken.
+    pub inputs: BTreeMap<String, Vec<u8>>,
 }
 
 impl CalibrateOptions {
@@ -59,6 +66,7 @@ impl Default for CalibrateOptions {
             fresh: false,
             budget_ns: Self::BUDGET_NS,
             block: None,
+            inputs: BTreeMap::new(),
         }
     }
 }
@@ -349,6 +357,7 @@ pub(crate) fn run(
     sink: &mut Sink,
 ) -> Calibration {
     let kernels = find_kernels(graph, sources, how.block);
+    let seen_tokens = SeenTokens::of(graph, sources, &how.inputs);
     let device_groups = find_groups(&target.machine);
     let stream_actors = graph.actors.iter().filter(|a| a.role != Role::Compute);
     let streams: Vec<StreamActor<'_>> = stream_actors
@@ -370,6 +379,7 @@ pub(crate) fn run(
             graph,
             sources,
             kernels: &kernels,
+            seen_tokens: &seen_tokens,
             group: &group,
             device: &calibration.machine.devices[group.devices[0]],
             how,

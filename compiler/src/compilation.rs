@@ -445,6 +445,7 @@ impl<'a> Compilation<'a> {
             blobs: &self.files.blobs,
         };
         let sink = &mut self.reports.sink;
+        calibrate::check_inputs(&model.graph, &how.inputs, sink)?;
         Ok(calibrate::run(
             &model.graph,
             &kernel_sources,

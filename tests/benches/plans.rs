@@ -1,19 +1,23 @@
 //! Plans beside what they give: every shared model and every graph on 1 to 4 devices, one table.
 //!
-//! `cargo bench -p zbmd-tests --bench plans [-- FILTER]`. Planned are the period and the latency of an iteration's
+//! `cargo bench -p zbmd-tests --bench plans [-- [predictions] FILTER]`. Planned are the period and the latency of an iteration's
 //! block, the stages, and the latency as a share of what a row of as many devices needs at most: one period for each and
 //! one more. `best` is how far the period is above the shortest that a longer search finds: plans may lose 2 % for fewer
 //! stages. Nothing is calibrated. Measured are the time of a block and the median latency of one, of all plans of a
 //! model by turns; `speed` is the throughput as a multiple of the one-device plan's. Where fewer cores are free than a
 //! plan has devices, what it could give is not measured. So the last column, the predicted time over the measured one,
 //! is for one device, by processor time, which other programs hardly change.
+//!
+//! `predictions` prints another table: for plans for one device, the planned period beside the measured time of a block,
+//! with the costs that are assumed of this kind of processor and with those that `calibrate` measures.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use zbmd_compiler::calibrate::CalibrateOptions;
 use zbmd_compiler::onnx::SetValue;
-use zbmd_compiler::{CompileOptions, MachineChoice, SearchOptions, compile_file};
+use zbmd_compiler::{CompileOptions, MachineChoice, SearchOptions, calibrate_file, compile_file};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{DType, Plan, PlanId, Program};
@@ -46,6 +50,9 @@ const GRAPHS: [&str; 8] = [
     "vad",
 ];
 
+/// Asks for the second table.
+const PREDICTIONS: &str = "predictions";
+
 const DEVICES: std::ops::RangeInclusive<usize> = 1..=4;
 
 /// Blocks that are measured beside the one that is chosen, as multiples of it.
@@ -57,6 +64,9 @@ const MAX_BLOCK: u64 = 1 << 17;
 /// Time of one run, and runs of each plan.
 const RUN_TIME: Duration = Duration::from_millis(400);
 const TURNS: usize = 3;
+
+/// About how many bytes a thread pushes into a source at a time.
+const PUSHED_BYTES: usize = 1 << 20;
 
 /// Time that the longer search for the shortest period has.
 const SEARCH_TIME: Duration = Duration::from_secs(5);
@@ -97,11 +107,19 @@ impl PlanRow {
 }
 
 fn main() {
-    let words: Vec<String> = std::env::args()
+    let mut words: Vec<String> = std::env::args()
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
+    let wants_predictions = words.iter().any(|word| word == PREDICTIONS);
+    words.retain(|word| word != PREDICTIONS);
     let is_wanted = |name: &&str| words.iter().all(|word| name.contains(word.as_str()));
+    let Some(folder) = data::file("models") else {
+        return;
+    };
+    if wants_predictions {
+        return print_predictions(&folder, is_wanted);
+    }
     println!(
         "{:<20} {:>7} {:>4} {:>6} {:>6} {:>11} {:>7} {:>11} {:>7} {:>11} {:>11} {:>6} {:>9}",
         "model",
@@ -119,27 +137,85 @@ fn main() {
         "predicted"
     );
 
-    if let Some(folder) = data::file("models") {
-        for name in MODELS.into_iter().filter(is_wanted) {
-            print_model(name, |devices| model_row(&folder, name, devices));
-        }
-        for name in GRAPHS.into_iter().filter(is_wanted) {
-            print_model(name, |devices| graph_row(&folder, name, devices, None));
-        }
+    for name in MODELS.into_iter().filter(is_wanted) {
+        print_model(name, |devices| model_row(&folder, name, devices));
+    }
+    for name in GRAPHS.into_iter().filter(is_wanted) {
+        print_model(name, |devices| graph_row(&folder, name, devices, None));
+    }
 
-        print!("\n{:<20} {:>7} {:>10}", "model", "block", "ns");
-        BLOCK_FACTORS
-            .iter()
-            .for_each(|factor| print!(" {:>7}", format!("x {factor}")));
-        println!();
-        for name in GRAPHS.into_iter().filter(is_wanted) {
-            print_blocks(&folder, name);
-        }
+    print!("\n{:<20} {:>7} {:>10}", "model", "block", "ns");
+    BLOCK_FACTORS
+        .iter()
+        .for_each(|factor| print!(" {:>7}", format!("x {factor}")));
+    println!();
+    for name in GRAPHS.into_iter().filter(is_wanted) {
+        print_blocks(&folder, name);
     }
 }
 
-/// An ONNX model in blocks of one call.
-fn model_row(folder: &Path, name: &str, devices: usize) -> PlanRow {
+/// Prints planned periods beside measured ones, for one device, before and after calibration.
+fn print_predictions(folder: &Path, is_wanted: impl Fn(&&str) -> bool) {
+    println!(
+        "{:<20} {:>11} {:>11} {:>9} {:>11} {:>11} {:>10}",
+        "model", "planned us", "measured", "predicted", "calibrated", "measured", "predicted"
+    );
+    for name in MODELS.into_iter().filter(&is_wanted) {
+        let path = folder.join(format!("{name}.onnx"));
+        let inputs = |program: &Program| model_inputs(folder, name, &program.graph);
+        print_prediction(name, &path, model_options(name, 1), inputs);
+    }
+    for name in GRAPHS.into_iter().filter(&is_wanted) {
+        let path = graph_file(&format!("{name}/model.ron"));
+        let inputs = |program: &Program| graph_inputs(name, program);
+        print_prediction(name, &path, graph_options(folder, name, 1, None), inputs);
+    }
+}
+
+fn print_prediction(
+    name: &str,
+    path: &Path,
+    mut options: CompileOptions,
+    inputs: impl Fn(&Program) -> Streams,
+) {
+    let assumed = compile(path, &options);
+    options.block = Some(assumed.plans[PlanId(0)].block);
+    let how = CalibrateOptions {
+        block: options.block,
+        inputs: inputs(&assumed),
+        ..CalibrateOptions::default()
+    };
+    let calibration = calibrate_file(path, &options, &how, &mut |_| {});
+    let calibration = calibration.unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let machine = folder.path().join("machine.ron");
+    calibration.write(&machine).expect("it can be written");
+    options.machine = MachineChoice::File(machine);
+
+    let mut rows = [assumed, compile(path, &options)].map(|program| {
+        let inputs = inputs(&program);
+        let planned_ns = program.plans[PlanId(0)].period_ns;
+        new_row(1, program, inputs, planned_ns)
+    });
+    for _ in 0..TURNS {
+        for row in &mut rows {
+            let times = run(row);
+            row.runs.push(times);
+        }
+    }
+    let [assumed, calibrated] = rows.map(|row| {
+        let planned = row.main_plan().period_ns as f64 * 1e-3;
+        let measured = row.median(|run| run.block) * 1e6;
+        (planned, measured, planned / measured)
+    });
+    println!(
+        "{name:<20} {:>11.1} {:>11.1} {:>9.2} {:>11.1} {:>11.1} {:>10.2}",
+        assumed.0, assumed.1, assumed.2, calibrated.0, calibrated.1, calibrated.2
+    );
+}
+
+/// An ONNX model in blocks of one call, for so many devices.
+fn model_options(name: &str, devices: usize) -> CompileOptions {
     let mut options = CompileOptions {
         machine: MachineChoice::Uniform(devices),
         block: Some(1),
@@ -149,6 +225,11 @@ fn model_row(folder: &Path, name: &str, devices: usize) -> PlanRow {
         options.onnx.dims = [("batch".to_owned(), 1), ("sequence".to_owned(), 576)].into();
         options.onnx.set = [("sr".to_owned(), SetValue::Numbers(vec![16_000.0]))].into();
     }
+    options
+}
+
+fn model_row(folder: &Path, name: &str, devices: usize) -> PlanRow {
+    let options = model_options(name, devices);
     let path = folder.join(format!("{name}.onnx"));
     let program = compile(&path, &options);
     let inputs = model_inputs(folder, name, &program.graph);
@@ -180,7 +261,7 @@ fn shortest_period_ns(path: &Path, mut options: CompileOptions, program: &Progra
 }
 
 /// A graph as it is compiled by default, but for its block, if that is given.
-fn graph_row(models: &Path, name: &str, devices: usize, block: Option<u64>) -> PlanRow {
+fn graph_options(models: &Path, name: &str, devices: usize, block: Option<u64>) -> CompileOptions {
     let mut options = CompileOptions {
         registry: actors::registry(),
         machine: MachineChoice::Uniform(devices),
@@ -197,15 +278,26 @@ fn graph_row(models: &Path, name: &str, devices: usize, block: Option<u64>) -> P
         let path = format!("{:?}", models.join(file).to_string_lossy());
         options.params.insert(parameter.to_owned(), path);
     }
-    let path = graph_file(&format!("{name}/model.ron"));
-    let program = compile(&path, &options);
-    let mut inputs = block_inputs(&program);
+    options
+}
+
+/// What the sources of a graph give in each block.
+fn graph_inputs(name: &str, program: &Program) -> Streams {
+    let mut inputs = block_inputs(program);
     if name == "adsb"
         && let Some(path) = data::file("iq/modes1.bin")
     {
         let recording = std::fs::read(path).expect("the recording can be read");
         inputs.insert("iq".to_owned(), recording);
     }
+    inputs
+}
+
+fn graph_row(models: &Path, name: &str, devices: usize, block: Option<u64>) -> PlanRow {
+    let options = graph_options(models, name, devices, block);
+    let path = graph_file(&format!("{name}/model.ron"));
+    let program = compile(&path, &options);
+    let inputs = graph_inputs(name, &program);
     let best_period_ns = match block {
         None => shortest_period_ns(&path, options, &program),
         Some(_) => program.plans[PlanId(0)].period_ns,
@@ -243,10 +335,15 @@ fn new_row(
     inputs: Streams,
     best_period_ns: u64,
 ) -> PlanRow {
+    // Several blocks at a time, as files are read, so that short ones are not limited by the threads that push them.
+    let pushed = |tokens: Vec<u8>| tokens.repeat((PUSHED_BYTES / tokens.len().max(1)).max(1));
+    let inputs = inputs.into_iter();
     let mut row = PlanRow {
         devices,
         program,
-        inputs,
+        inputs: inputs
+            .map(|(name, tokens)| (name, pushed(tokens)))
+            .collect(),
         best_period_ns,
         blocks: 5,
         runs: Vec::new(),
@@ -267,9 +364,9 @@ fn run(row: &PlanRow) -> RunTimes {
     let mut session = engine.start(options).expect("memory and threads");
     let before = processor_seconds();
     std::thread::scope(|scope| {
-        for (name, block) in &row.inputs {
+        for (name, tokens) in &row.inputs {
             let mut source = session.source(name).expect("a source");
-            scope.spawn(move || while source.push_bytes(block).is_ok() {});
+            scope.spawn(move || while source.push_bytes(tokens).is_ok() {});
         }
         let outcome = session.join().expect("the run ends well");
         let processor = processor_seconds() - before;

@@ -361,7 +361,8 @@ fn plans_for_losses_are_stored_as_differences() {
         "threads leave no trace"
     );
     assert_eq!(bundle::decode(bytes.into()).as_ref(), Ok(&*program));
-    check_sizes(&format!("fm on {devices} devices"), &program, 50);
+    // Plans of some hundred bytes have less to share than longer ones.
+    check_sizes(&format!("fm on {devices} devices"), &program, 60);
 
     for actors in [100, 1000] {
         let shape = Shape {

@@ -9,10 +9,13 @@ use zbmd_gpu_ir::Caps;
 /// Memory assumed where the system does not tell: 4 GiB.
 const FALLBACK_MEMORY_BYTES: u64 = 4 << 30;
 /// Arithmetic assumed of one CPU core, in operations per second, until it is measured: what ordinary kernels reach on a
-/// core whose peak is about 160 billion. Blocked products of matrices reach more: `zbmd_op::PRODUCT_SHARE`.
+/// core with AVX-512, whose peak is about 160 billion. Blocked products of matrices reach more: `zbmd_op::PRODUCT_SHARE`.
 pub const CORE_FLOPS: u64 = 48_000_000_000;
 /// Memory bandwidth assumed of one CPU core, in bytes per second.
 pub const CORE_BYTES_PER_S: u64 = 16_000_000_000;
+/// How much slower in both is a core without vectors of 512 bits. Such processors are older, or made to save power: on
+/// server processors of AMD before Zen 4 all models, those without wide vectors too, took about twice as long.
+const NARROW_SLOWDOWN: u64 = 2;
 /// Bandwidth assumed of a link between two CPU devices.
 pub const LINK_BYTES_PER_S: u64 = 8_000_000_000;
 /// Latency assumed of a link between two CPU devices: a cache line's way between cores, and a wake-up now and then.
@@ -206,15 +209,27 @@ pub fn with_gpus(mut machine: Machine, gpus: &[Gpu]) -> Machine {
     machine
 }
 
+/// Whether the processor has vectors of 512 bits, which tells its kind well enough for a guess.
+fn has_wide_vectors() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 fn cpu_machine(cores: &[Option<u32>], memory_bytes: u64) -> Machine {
     let device_count = cores.len().max(1) as u64;
+    let slowdown = match has_wide_vectors() {
+        true => 1,
+        false => NARROW_SLOWDOWN,
+    };
     let devices = cores.iter().enumerate().map(|(i, core)| Device {
         name: format!("cpu:{i}"),
         backend: DeviceKind::Cpu,
         cores: core.iter().copied().collect(),
         memory_bytes: memory_bytes / device_count,
-        flops_per_s: CORE_FLOPS,
-        bytes_per_s: CORE_BYTES_PER_S,
+        flops_per_s: CORE_FLOPS / slowdown,
+        bytes_per_s: CORE_BYTES_PER_S / slowdown,
         programmatic: false,
     });
 

@@ -20,8 +20,8 @@ use crate::gated_gpu::{gate_reason, gated_plan};
 use crate::kernel::Kernel;
 use crate::memo::ResolvedOps;
 use crate::{
-    CustomActor, GpuCapabilities, GpuRequest, Op, OpDoc, OpError, Packing, PortPhases, ResolveCx,
-    ResolvedOp, Work, default_work,
+    CustomActor, GpuCapabilities, GpuRequest, Op, OpDoc, OpError, PRODUCT_SHARE, Packing,
+    PortPhases, ResolveCx, ResolvedOp, Work, default_work,
 };
 
 type CustomFactory = dyn Fn(&Params) -> Result<Arc<dyn CustomActor>, OpError> + Send + Sync;
@@ -379,7 +379,8 @@ impl Registry {
 
     /// Work of one firing of an actor, its weights included; [`default_work`] where it cannot be resolved.
     pub fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {
-        const MAX_WEIGHT_BYTES_PER_FLOP: f64 = 4.0;
+        // A product of one row multiplies and adds once for each weight of four bytes.
+        const MAX_WEIGHT_BYTES_PER_FLOP: f64 = 4.0 / (2.0 * PRODUCT_SHARE);
         // Time is reserved for firings that are open.
         let actor = &*actor.ungated();
         let work = match self.resolve_actor(actor, blobs) {
@@ -414,12 +415,8 @@ impl Registry {
     /// made. `None` where there is none.
     pub fn cpu_work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<CpuWork> {
         if actor.role != Role::Compute {
-            let work = Work {
-                flops: 0.0,
-                ..default_work(actor)
-            };
             return Some(CpuWork {
-                firing: FiringWork::Roofline(work),
+                firing: FiringWork::Stream(default_work(actor).bytes),
                 scratch_bytes: 0,
             });
         }
@@ -479,18 +476,26 @@ enum FiringWork {
     Given(u64),
     /// As long as the device's peaks allow.
     Roofline(Work),
+    /// So many bytes from or to a thread of the host: its core has them in its cache, or had.
+    Stream(f64),
 }
 
 impl CpuWork {
     /// The predicted cost on a CPU device.
     pub fn cost_on(&self, device: &Device) -> ActorCost {
         const CALL_PS: u64 = 15_000;
+        // What the host's thread has written is seen after a cache line's way between two cores.
+        const STREAM_CALL_PS: u64 = 150_000;
+        let (call_ps, firing_ps) = match self.firing {
+            FiringWork::Given(ps) => (CALL_PS, ps),
+            FiringWork::Roofline(work) => (CALL_PS, core_roofline(work, device)),
+            FiringWork::Stream(bytes) => {
+                (STREAM_CALL_PS, roofline(Work { flops: 0.0, bytes }, device))
+            }
+        };
         ActorCost {
-            call_ps: CALL_PS,
-            firing_ps: match self.firing {
-                FiringWork::Given(ps) => ps,
-                FiringWork::Roofline(work) => core_roofline(work, device),
-            },
+            call_ps,
+            firing_ps,
             scratch_bytes: self.scratch_bytes,
         }
     }

@@ -2,6 +2,7 @@
 
 mod causal;
 mod depthwise;
+mod few;
 mod gathered;
 mod integer;
 mod transposed;
@@ -9,11 +10,13 @@ mod transposed;
 use zbmd_ir::{DType, TokenType};
 
 use super::attributes;
-use super::cx::{Body, Cx, FLOATS, FloatBody, Plan, Planned, Tensors, token, volume};
+use super::cx::{Body, Cx, FLOATS, FloatBody, Operand, Plan, Planned, Tensors, token, volume};
 use super::gemm::{Act, Tile};
+use super::matmul::{constant_weights, packed_right};
 use super::num::Float;
 use super::window::Window;
 use depthwise::Depthwise;
+use few::{FewOutputs, is_few};
 use gathered::Gathered;
 use zbmd_op::OpError;
 
@@ -130,9 +133,24 @@ pub(super) fn conv(cx: &Cx<'_>, spec: &ConvSpec) -> Planned {
         let make = move || Ok(Box::new(Depthwise::new(shape, act)) as Box<dyn Body>);
         return Ok(Plan::lazy(outs, make).flops(3.0 * flops));
     }
+    let weights = cx.operand(1)?;
+    if weights.data.is_some() && is_few(&shape) {
+        return Ok(few_outputs_plan(outs, shape, weights.clone(), act).products(flops));
+    }
     let make = move |tile| Ok(Box::new(Gathered::new(shape, act, tile)) as Box<dyn Body>);
     // Gathering the image's elements takes as long as the product of small ones.
     Ok(Plan::in_variants(outs, &Tile::ALL, make).flops(flops))
+}
+
+/// Few outputs for each filter, whose constant weights are packed ahead.
+fn few_outputs_plan(outs: Vec<TokenType>, shape: ConvShape, weights: Operand, act: Act) -> Plan {
+    let layout = few::weights_layout(&shape);
+    let unpacked = weights.clone();
+    let plan = Plan::in_variants(outs, &Tile::ALL, move |tile| {
+        let packed = constant_weights(&weights, layout, 1.0)?;
+        Ok(Box::new(FewOutputs::new(shape, packed, act, tile)))
+    });
+    plan.packs(1, move || packed_right(&unpacked, layout, 1.0))
 }
 
 /// Refuses a convolution whose tables of places would be too large, one entry for each output and each of `weights`

@@ -200,22 +200,31 @@ fn matmul_plan(
     Ok(plan.packs(1, move || packed_right(&weights, layout, 1.0)))
 }
 
-/// The right matrix in panels, where it is a constant: as the compiler packed it, or packed now.
+/// The right matrix in panels, where it is a constant.
 fn packed_weights(
     is_fixed: bool,
     right: &Operand,
     layout: MatrixLayout,
     scale: f32,
 ) -> Result<Option<Weights>, OpError> {
-    if !is_fixed {
-        return Ok(None);
+    match is_fixed {
+        true => constant_weights(right, layout, scale).map(Some),
+        false => Ok(None),
     }
+}
+
+/// A constant right matrix in panels: as the compiler packed it, or packed now.
+pub(super) fn constant_weights(
+    right: &Operand,
+    layout: MatrixLayout,
+    scale: f32,
+) -> Result<Weights, OpError> {
     let pack_now = || packed_right(right, layout, scale);
-    Weights::new(right.packed.clone(), layout.packed_len(), pack_now).map(Some)
+    Weights::new(right.packed.clone(), layout.packed_len(), pack_now)
 }
 
 /// A constant right matrix in panels.
-fn packed_right(right: &Operand, layout: MatrixLayout, scale: f32) -> Vec<f32> {
+pub(super) fn packed_right(right: &Operand, layout: MatrixLayout, scale: f32) -> Vec<f32> {
     let matrix = constant_f32(right).unwrap_or_default();
     let mut packed = vec![0.0; layout.packed_len()];
     pack(&matrix, layout, &mut packed);

@@ -509,6 +509,8 @@ pub(crate) struct Compile {
 pub(crate) struct Calibrate {
     /// The model, or `-` for stdin
     pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) given: Given,
     /// Where to write the machine with the costs; by default to stdout
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

@@ -11,7 +11,7 @@ use zbmd_compiler::{
 };
 
 use crate::args::{Calibrate, MessageFormat};
-use crate::model_input::{STDIN_NAME, is_stdin, read_stdin};
+use crate::model_input::{STDIN_NAME, given_options, is_stdin, read_stdin};
 use crate::output::{CHECK_FOLDER, Exit, Voice, print, say, single_error};
 
 pub(crate) fn calibrate(args: &Calibrate, voice: Voice) -> Exit {
@@ -46,7 +46,7 @@ fn measure(args: &Calibrate, voice: Voice) -> Result<Calibration, Diagnostics> {
     let options = CompileOptions {
         machine: machine_file.map_or(MachineChoice::Detect, MachineChoice::File),
         math: args.math,
-        ..CompileOptions::default()
+        ..given_options(&args.given)?
     };
 
     let default_cache = || user_cache(|name| std::env::var_os(name));
@@ -59,6 +59,7 @@ fn measure(args: &Calibrate, voice: Voice) -> Result<Calibration, Diagnostics> {
         fresh: args.fresh,
         budget_ns: args.budget,
         block: args.block,
+        ..CalibrateOptions::default()
     };
 
     let mut on_progress = |progress: Progress<'_>| {

@@ -27,6 +27,8 @@ const MAX_FIRINGS: u64 = 1 << 20;
 pub(crate) struct Task<'a> {
     pub(crate) actor: &'a Actor,
     pub(crate) kernel: &'a dyn Kernel,
+    /// Tokens for the inputs without the states, over and over: any values where an input has none.
+    pub(crate) tokens: &'a [&'a [u8]],
     /// Tokens that the states start from.
     pub(crate) states: &'a [&'a [u8]],
     /// What a run reads between two calls; `None` where it leaves the caches as they are.
@@ -264,8 +266,14 @@ impl CpuCalls {
         let mut streams = 0;
         for (index, port) in actor.inputs.iter().enumerate() {
             if actor.state_of_input(index as u32).is_none() {
-                let seed = streams as u64 + 1;
-                fill(call.input(streams), port.token.dtype, seed);
+                let input = call.input(streams);
+                match task.tokens.get(streams) {
+                    Some(tokens) if !tokens.is_empty() => {
+                        let parts = input.chunks_mut(tokens.len());
+                        parts.for_each(|part| part.copy_from_slice(&tokens[..part.len()]));
+                    }
+                    _ => fill(input, port.token.dtype, streams as u64 + 1),
+                }
                 streams += 1;
             }
         }
@@ -400,8 +408,8 @@ impl StreamValues {
     }
 }
 
-/// Fills a port with values that a stream could have: zeros would take short cuts.
-fn fill(bytes: &mut [u8], dtype: DType, seed: u64) {
+/// Fills memory with values that a stream could have: zeros would take short cuts.
+pub(super) fn fill(bytes: &mut [u8], dtype: DType, seed: u64) {
     let mut stream_values = StreamValues::new(seed);
     let element_bytes = match dtype {
         // A complex element is two values.

@@ -11,6 +11,7 @@ use super::groups::DeviceGroup;
 use super::kernels::ModelKernel;
 use super::measure::{Limits, Measurement, Task, measure};
 use super::memory::{self, OtherWeights, has_many_weights};
+use super::tokens::SeenTokens;
 use super::{
     CalibrateOptions, CostSource, EarlyLaunch, HandOver, KernelSources, MeasuredCores, Progress,
     hand_over,
@@ -22,6 +23,7 @@ pub(super) struct GroupSession<'a> {
     pub(super) graph: &'a Graph,
     pub(super) sources: &'a KernelSources<'a>,
     pub(super) kernels: &'a [ModelKernel<'a>],
+    pub(super) seen_tokens: &'a SeenTokens,
     pub(super) group: &'a DeviceGroup,
     /// The first device of the group, which stands for all.
     pub(super) device: &'a Device,
@@ -206,11 +208,13 @@ impl GroupSession<'_> {
 
         // Calls start from the states that a run starts from, so that they compute what a run does.
         let states = initial_states(self.graph, kernel.actor_id);
+        let tokens = self.seen_tokens.of_inputs(kernel.actor_id, &kernel.actor);
         let variant_tasks: Vec<Task<'_>> = variant_kernels
             .iter()
             .map(|variant_kernel| Task {
                 actor: &kernel.actor,
                 kernel: variant_kernel.as_ref(),
+                tokens: &tokens,
                 states: &states,
                 between: other_weights.filter(|_| has_many_weights(&kernel.actor)),
             })

@@ -230,6 +230,69 @@ fn what_cannot_be_measured_is_left_to_the_model() {
     }
 }
 
+/// Takes ones and twos only.
+struct OnesAndTwos;
+
+impl Kernel for OnesAndTwos {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let (x, y) = (io.input::<f32>(0), io.output::<f32>(0));
+        y.copy_from_slice(x);
+        match x.iter().all(|x| [1.0, 2.0].contains(x)) {
+            true => Ok(()),
+            false => Err(KernelFault("neither one nor two")),
+        }
+    }
+}
+
+impl CustomActor for OnesAndTwos {
+    fn ports(&self) -> Signature {
+        Half { fault: false }.ports()
+    }
+}
+
+#[test]
+fn actors_of_the_program_are_measured_with_what_comes_to_them() {
+    let model = CUSTOM
+        .replace("actors: {", r#"actors: { "gain": Gain(0.5),"#)
+        .replace(
+            r#"to: ["mine"])"#,
+            r#"to: ["gain"]), (from: "gain", to: ["mine"])"#,
+        );
+    let mut options = options(MachineChoice::Uniform(1));
+    options.registry.register("half", |_| Ok(OnesAndTwos));
+    let mut how = CalibrateOptions {
+        budget_ns: 0,
+        ..CalibrateOptions::default()
+    };
+    let measure = |how: &CalibrateOptions| {
+        let found = calibrate_str("model.ron", &model, "", &options, how, &mut |_| {});
+        found
+            .map(|found| sources(&found))
+            .map_err(|e| e.to_string())
+    };
+    let without = measure(&how).expect("a fine model");
+    assert_eq!(without, ["gain 1 measured", "mine 1 model"]);
+
+    let tokens = [2.0f32, 4.0, 4.0].repeat(7);
+    let tokens = tokens.into_iter().flat_map(f32::to_le_bytes);
+    how.inputs = [("in".to_owned(), tokens.collect())].into();
+    let with = measure(&how).expect("a fine model");
+    assert_eq!(with, ["gain 1 measured", "mine 1 measured"]);
+
+    how.inputs = [("on".to_owned(), vec![0; 64])].into();
+    let refusal = measure(&how).expect_err("the model has no such source");
+    assert!(
+        refusal.contains("a source `on`") && refusal.contains("`in`"),
+        "{refusal}"
+    );
+    how.inputs = [("in".to_owned(), vec![0; 3])].into();
+    let refusal = measure(&how).expect_err("less than one token");
+    assert!(
+        refusal.contains("given 3 bytes, an iteration takes 4"),
+        "{refusal}"
+    );
+}
+
 #[test]
 fn another_variant_must_be_clearly_better() {
     let cost = |variant: Option<&str>, (call_ps, firing_ps), spread_percent| MeasuredCost {

@@ -167,7 +167,7 @@ impl Gathered {
 }
 
 /// Offset of each output's window in a padded plane.
-fn window_spots(window: &Window, padded: &Padded) -> Vec<u32> {
+pub(super) fn window_spots(window: &Window, padded: &Padded) -> Vec<u32> {
     let [stride_z, stride_y, stride_x] = window.stride;
     let rounded_length = window.output_plane().next_multiple_of(PANEL);
     let mut spots = Vec::with_capacity(rounded_length);
@@ -181,7 +181,7 @@ fn window_spots(window: &Window, padded: &Padded) -> Vec<u32> {
 }
 
 /// Offset of each element of a window, over so many channels.
-fn window_taps(window: &Window, padded: &Padded, channels: usize) -> Vec<u32> {
+pub(super) fn window_taps(window: &Window, padded: &Padded, channels: usize) -> Vec<u32> {
     let [dilation_z, dilation_y, dilation_x] = window.dilation;
     let mut taps = Vec::with_capacity(channels * window.kernel_elements());
     for c in 0..channels {

@@ -6,7 +6,7 @@ use super::super::attributes;
 use super::super::cx::{Body, Cx, Plan, Planned, Tensors, token, volume};
 use super::super::gpu::Moves;
 use super::super::index::{Walk, strides};
-use super::{FLOPS_OF_COPY, size_of_dtype};
+use super::{FLOPS_OF_COPY, FLOPS_OF_STEP, size_of_dtype};
 use zbmd_op::OpError;
 
 /// What stands for the fill value in a table of places.
@@ -29,12 +29,23 @@ impl Body for Chosen {
         // A fill value that is not connected is zero bytes, which are 0 or false in every type.
         let given_fill = tensors.bytes(self.fill).get(..self.size);
         let fill = given_fill.unwrap_or(&zeros[..self.size]);
-        for (element, &place) in output.chunks_exact_mut(self.size).zip(&self.places) {
-            element.copy_from_slice(match place {
-                FILL => fill,
-                place => &input[place as usize * self.size..][..self.size],
-            });
+        match self.size {
+            1 => choose::<1>(&self.places, input, fill, output),
+            2 => choose::<2>(&self.places, input, fill, output),
+            4 => choose::<4>(&self.places, input, fill, output),
+            _ => choose::<8>(&self.places, input, fill, output),
         }
+    }
+}
+
+/// Copies the elements at these places, of so many bytes each.
+fn choose<const SIZE: usize>(places: &[u32], input: &[u8], fill: &[u8], output: &mut [u8]) {
+    let (elements, _) = input.as_chunks::<SIZE>();
+    let (chosen, _) = output.as_chunks_mut::<SIZE>();
+    let fill = *fill.first_chunk().unwrap_or(&[0; SIZE]);
+    for (element, &place) in chosen.iter_mut().zip(places) {
+        // No operand has as many elements as FILL.
+        *element = elements.get(place as usize).copied().unwrap_or(fill);
     }
 }
 
@@ -55,7 +66,7 @@ fn chosen_plan(
         ));
     }
 
-    let flops = volume(&out) as f64;
+    let flops = FLOPS_OF_STEP * volume(&out) as f64;
     let table = Arc::new(move || places_by_rule(&out, &rule));
     let moves = Moves::Chosen {
         table: table.clone(),

@@ -16,7 +16,7 @@ fn numbers(n: usize, seed: usize) -> Vec<f32> {
         .collect()
 }
 
-fn bytes(data: &[f32]) -> Vec<u8> {
+pub(super) fn bytes(data: &[f32]) -> Vec<u8> {
     data.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
@@ -30,7 +30,7 @@ fn last(x: &[f32], [n, c, h, w]: [usize; 4]) -> Vec<f32> {
 }
 
 /// The result of an op on inputs by port, and its type.
-fn run(
+pub(super) fn run(
     op: &str,
     params: &Params,
     blobs: &[Bytes],

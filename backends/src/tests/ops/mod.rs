@@ -5,6 +5,7 @@ mod channels_last;
 pub(crate) mod conformance;
 mod custom;
 mod expressions;
+mod few_outputs;
 #[cfg(any(feature = "cuda", feature = "vulkan"))]
 pub(crate) mod gpus;
 mod hostile;

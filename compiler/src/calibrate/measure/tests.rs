@@ -70,6 +70,7 @@ fn timed(
     let task = Task {
         actor,
         kernel: &kernel,
+        tokens: &[],
         states: &[],
         between: None,
     };
@@ -89,6 +90,7 @@ fn variants_are_measured_together() {
     let tasks = kernels.each_ref().map(|kernel| Task {
         actor: &actor,
         kernel,
+        tokens: &[],
         states: &[],
         between: None,
     });
@@ -240,6 +242,7 @@ fn samples_start_from_the_initial_states() {
     let task = Task {
         actor: &actor,
         kernel: &Counter { now: &now },
+        tokens: &[],
         states: &[&initial],
         between: None,
     };
