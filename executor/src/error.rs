@@ -111,6 +111,12 @@ pub enum EngineError {
         /// How many there are.
         count: usize,
     },
+    /// The program cannot be called.
+    #[error("the program cannot be called: {why}")]
+    Call {
+        /// Why not, and what to do about it.
+        why: String,
+    },
     /// A host cannot take part in the run.
     #[error("host {host}: {why}")]
     Host {
@@ -122,6 +128,37 @@ pub enum EngineError {
     /// The system gives no more threads.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
+}
+
+/// Why a call gave nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// Not one for each source, or sink.
+    #[error("the call has {given} {side}, the program has {}: {}", names.len(), names.join(", "))]
+    Streams {
+        /// `inputs` or `outputs`.
+        side: &'static str,
+        /// How many were given.
+        given: usize,
+        /// The sources, or sinks.
+        names: Vec<String>,
+    },
+    /// Not the tokens of one block.
+    #[error("stream `{stream}` is given {given} bytes, a call takes {needed}")]
+    Bytes {
+        /// The source or sink.
+        stream: String,
+        /// Bytes given.
+        given: usize,
+        /// Bytes of one block.
+        needed: usize,
+    },
+    /// A kernel failed.
+    #[error(transparent)]
+    Failed(RunError),
+    /// What an earlier call left behind, which failed, is no state of the program.
+    #[error("an earlier call failed: make a new caller")]
+    Ended,
 }
 
 /// Why a run was given up. The process and other runs go on.

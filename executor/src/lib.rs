@@ -31,7 +31,7 @@ mod worker;
 
 pub use zbmd_supervise as supervise;
 
-pub use error::{EngineError, ModeError, RunError, SetError};
+pub use error::{CallError, EngineError, ModeError, RunError, SetError};
 pub use named_pipe::is_named_pipe;
 pub use observe::report::{Outcome, Report};
 pub use observe::{exposition, live, report};
@@ -42,6 +42,7 @@ pub use options::{
     StateSubscription, Supervised,
 };
 pub use program::Engine;
+pub use run::caller::Caller;
 pub use run::control::Stopper;
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 pub use run::hosts::agent::{AgentEvent, serve_as_agent};

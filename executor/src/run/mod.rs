@@ -2,6 +2,7 @@
 
 mod active_epoch;
 mod bundle_plans;
+pub(crate) mod caller;
 pub(crate) mod control;
 mod demand;
 mod epochs;

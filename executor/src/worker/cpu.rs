@@ -65,16 +65,36 @@ impl CpuWorker {
         heartbeat: Option<WorkerHeartbeat>,
     ) -> Result<u64, StepStop> {
         let epoch: Arc<EpochMemory> = Arc::clone(&self.memory.epoch);
+        let mut run = self.begin(&epoch, periods, heartbeat);
+        periods.run(&epoch.common, &mut run)
+    }
+
+    /// Runs one period, of a plan with one stage that saves nothing at borders.
+    ///
+    /// # Errors
+    /// What stopped it.
+    pub(super) fn run_one(&mut self, periods: &mut PeriodLoop) -> Result<(), StepStop> {
+        let epoch: Arc<EpochMemory> = Arc::clone(&self.memory.epoch);
+        let mut run = self.begin(&epoch, periods, None);
+        periods.run_one(&epoch.common, &mut run)
+    }
+
+    fn begin<'a>(
+        &'a mut self,
+        epoch: &'a EpochMemory,
+        periods: &PeriodLoop,
+        heartbeat: Option<WorkerHeartbeat>,
+    ) -> CpuRun<'a> {
         // The first border is passed when the last stage has done the block before it.
         let first_border = epoch
             .borders()
             .map_or(u64::MAX, |borders| borders.every() + periods.stages - 1);
 
-        let mut run = CpuRun {
+        CpuRun {
             replay: &mut self.replay,
             live: self.live.as_mut(),
             context: SlotContext {
-                epoch: &epoch,
+                epoch,
                 rings: &epoch.rings,
                 status: &epoch.statuses[self.calendar],
                 sources: &mut self.sources,
@@ -89,8 +109,7 @@ impl CpuWorker {
             sample_every: self.sample_every,
             until_sample: self.sample_every,
             until_border: first_border,
-        };
-        periods.run(&epoch.common, &mut run)
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use super::prepared::{DeviceWorker, PreparedWorker};
 use super::report::{fault_report, latency_reports, reached_from, worker_report};
 use super::streams::{SinkEnd, SourceEnd};
 use super::thread::{panic_message, thread_number};
-use crate::fault::{StepStop, WorkerFault, WorkerOutcome};
+use crate::fault::{FaultReport, StepStop, WorkerFault, WorkerOutcome};
 use crate::observe::measure::LatencyPath;
 use crate::program::LoadedProgram;
 use crate::transport::admission::{AdmissionGate, AdmissionSource};
@@ -283,6 +283,24 @@ impl PreparedWorker {
             first_ns: self.periods.first_ns,
             last_ns: self.periods.last_ns,
         }
+    }
+
+    /// Runs one block on this thread, whose tokens are there, of a plan that has one stage and is for a CPU.
+    ///
+    /// # Errors
+    /// What the kernel at work said, or its panic.
+    pub(crate) fn run_block(&mut self, loaded: &LoadedProgram) -> Result<(), FaultReport> {
+        let run_result = catch_unwind(AssertUnwindSafe(|| match &mut self.device {
+            DeviceWorker::Cpu(cpu) => cpu.run_one(&mut self.periods),
+            DeviceWorker::Gpu(_) => Err(StepStop::Stopped),
+        }));
+        let fault = match run_result {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(StepStop::Fault(fault))) => fault,
+            Ok(Err(StepStop::Stopped)) => WorkerFault::Kernel("the block is not there".to_owned()),
+            Err(panic) => WorkerFault::Panic(panic_message(panic.as_ref())),
+        };
+        Err(fault_report(loaded, self, fault))
     }
 
     /// Runs all periods on this thread; the number of blocks.

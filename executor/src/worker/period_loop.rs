@@ -93,6 +93,23 @@ impl PeriodLoop {
         Ok(blocks.unwrap_or(0))
     }
 
+    /// Runs one period, if the block that begins in it is admitted.
+    ///
+    /// # Errors
+    /// What stopped it; also without the tokens of the block.
+    pub(super) fn run_one(
+        &mut self,
+        common: &EpochCommon,
+        device: &mut impl DeviceRun,
+    ) -> Result<(), StepStop> {
+        if self.gate.look(self.period, &common.grants) != Some(true) {
+            return Err(StepStop::Stopped);
+        }
+        device.step(self.period, None, &self.gate)?;
+        self.period += 1;
+        Ok(())
+    }
+
     /// Waits until it is known whether the block that begins in this period starts. What is in flight is ended first:
     /// others may need that to go on.
     fn admit(

@@ -1,0 +1,198 @@
+//! Calls of small networks on the calling thread beside sessions and other engines, in microseconds for one call.
+//!
+//! `cargo bench -p zbmd-tests --bench calls [-- FILTER]`. Ours is calibrated, for one CPU device in blocks of one call:
+//! `call` by `Caller::call`, `session` with tokens pushed and results pulled by another thread, one call after the other.
+//! With `ZBMD_RIVALS` naming a Python that has `onnxruntime` or `openvino`, these run on one thread by turns with ours; what
+//! Python adds to a call, some microseconds, is in their times. `ratio` is the median of the turns' ratios of our call to
+//! the quickest of them. The results of calls are compared with the interpreter's, bit by bit.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use zbmd_backends::interpret::Interpreter;
+use zbmd_compiler::calibrate::CalibrateOptions;
+use zbmd_compiler::onnx::SetValue;
+use zbmd_compiler::{CompileOptions, MachineChoice, calibrate_file, compile_file};
+use zbmd_executor::{Caller, Engine, RunOptions};
+use zbmd_tests::data;
+use zbmd_tests::onnx::model_inputs;
+use zbmd_tests::rival_process::RivalProcess;
+
+const MODELS: [&str; 4] = ["mnist", "silero_vad", "llama_block_decode", "bert_tiny"];
+const ENGINES: [&str; 2] = ["ort", "openvino"];
+const TURNS: usize = 15;
+/// Seconds of one turn.
+const TURN_SECONDS: f64 = 0.2;
+
+fn main() {
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let Some(folder) = data::file("models") else {
+        return;
+    };
+    print!("{:<20} {:>9} {:>9}", "model", "call", "session");
+    ENGINES.iter().for_each(|engine| print!(" {engine:>9}"));
+    println!(" {:>7}", "ratio");
+    for name in MODELS {
+        if words.iter().all(|word| name.contains(word.as_str())) {
+            print_row(&folder, name);
+        }
+    }
+}
+
+fn print_row(folder: &Path, name: &str) {
+    let path = folder.join(format!("{name}.onnx"));
+    let engine = calibrated(&path, name);
+    let program = engine.program();
+    let tokens = model_inputs(folder, name, &program.graph);
+    let inputs: Vec<&[u8]> = program
+        .graph
+        .sources()
+        .map(|(_, source)| tokens[&source.name].as_slice())
+        .collect();
+    let mut caller = engine.caller().expect("one CPU device");
+    check_bits(&engine, &mut caller, &inputs, folder, name);
+
+    let mut rivals: Vec<Option<RivalProcess>> =
+        ENGINES.map(|engine| start_rival(engine, &path)).into();
+    let calls = (TURN_SECONDS / call_seconds(&mut caller, &inputs, 20)) as u64;
+    let mut call_times = Vec::new();
+    let mut session_times = Vec::new();
+    let mut rival_times = vec![Vec::new(); rivals.len()];
+    let mut ratios = Vec::new();
+    for _ in 0..TURNS {
+        let ours = call_seconds(&mut caller, &inputs, calls);
+        call_times.push(ours);
+        session_times.push(session_seconds(&engine, &inputs, calls));
+        let mut best = f64::INFINITY;
+        for (rival, times) in rivals.iter_mut().zip(&mut rival_times) {
+            if let Some(seconds) = rival.as_mut().and_then(|rival| rival.seconds(calls)) {
+                times.push(seconds);
+                best = best.min(seconds);
+            }
+        }
+        if best.is_finite() {
+            ratios.push(ours / best);
+        }
+    }
+
+    let us = |times: Vec<f64>| match median(times) {
+        Some(seconds) => format!("{:.1}", seconds * 1e6),
+        None => "-".to_owned(),
+    };
+    print!("{name:<20} {:>9} {:>9}", us(call_times), us(session_times));
+    for times in rival_times {
+        print!(" {:>9}", us(times));
+    }
+    let ratio = median(ratios).map(|ratio| format!("{ratio:.2}"));
+    println!(" {:>7}", ratio.unwrap_or_else(|| "-".to_owned()));
+}
+
+/// The model for one CPU device, with costs and variants as measured now.
+fn calibrated(path: &Path, name: &str) -> Engine {
+    let mut options = CompileOptions {
+        machine: MachineChoice::Uniform(1),
+        block: Some(1),
+        ..CompileOptions::default()
+    };
+    if name == "silero_vad" {
+        options.onnx.dims = [("batch".to_owned(), 1), ("sequence".to_owned(), 576)].into();
+        options.onnx.set = [("sr".to_owned(), SetValue::Numbers(vec![16_000.0]))].into();
+    }
+    let how = CalibrateOptions {
+        block: Some(1),
+        ..CalibrateOptions::default()
+    };
+    let found = calibrate_file(path, &options, &how, &mut |_| {}).expect("it is measured");
+    options.machine = MachineChoice::Measured(found.machine, found.costs);
+    let compiled = compile_file(path, &options).expect("it compiles");
+    Engine::new(compiled.program, &zbmd_backends::standard_registry()).expect("known ops")
+}
+
+/// Memory for what a call gives.
+fn outputs(caller: &Caller) -> Vec<Vec<u8>> {
+    caller.outputs().map(|(_, bytes)| vec![0; bytes]).collect()
+}
+
+/// Panics unless the first call gives what the interpreter gives.
+fn check_bits(engine: &Engine, caller: &mut Caller, inputs: &[&[u8]], folder: &Path, name: &str) {
+    let program = engine.program();
+    let mut results = outputs(caller);
+    let mut slices: Vec<&mut [u8]> = results.iter_mut().map(Vec::as_mut_slice).collect();
+    caller.call(inputs, &mut slices).expect("a call");
+    let registry = zbmd_backends::standard_registry();
+    let interpreter = Interpreter::new(&program.graph, &program.blobs, &registry);
+    let tokens = model_inputs(folder, name, &program.graph);
+    let outcome = interpreter.expect("kernels").run(&tokens, Some(1));
+    let outcome = outcome.expect("a run");
+    for ((sink, _), result) in caller.outputs().zip(&results) {
+        assert!(
+            outcome.outputs[sink] == *result,
+            "{name}: other bits at {sink}"
+        );
+    }
+}
+
+/// Seconds of one of so many calls.
+fn call_seconds(caller: &mut Caller, inputs: &[&[u8]], calls: u64) -> f64 {
+    let mut results = outputs(caller);
+    let mut slices: Vec<&mut [u8]> = results.iter_mut().map(Vec::as_mut_slice).collect();
+    let start = Instant::now();
+    for _ in 0..calls {
+        caller.call(inputs, &mut slices).expect("a call");
+    }
+    start.elapsed().as_secs_f64() / calls as f64
+}
+
+/// Seconds from pushing a call's tokens to the last result, one call after the other.
+fn session_seconds(engine: &Engine, inputs: &[&[u8]], calls: u64) -> f64 {
+    let graph = &engine.program().graph;
+    let options = RunOptions {
+        sample_every: 0,
+        ..RunOptions::default()
+    };
+    let mut session = engine.start(options).expect("memory and threads");
+    let mut sources: Vec<_> = graph
+        .sources()
+        .map(|(_, actor)| session.source(&actor.name).expect("a source"))
+        .collect();
+    let mut sinks: Vec<_> = graph
+        .sinks()
+        .map(|(_, actor)| {
+            let result = vec![0u8; actor.inputs[0].token.bytes() as usize];
+            (session.sink(&actor.name).expect("a sink"), result)
+        })
+        .collect();
+    let start = Instant::now();
+    for _ in 0..calls {
+        for (source, tokens) in sources.iter_mut().zip(inputs) {
+            source.push_bytes(tokens).expect("open");
+        }
+        for (sink, result) in &mut sinks {
+            sink.pull_bytes(result).expect("open");
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64() / calls as f64;
+    drop((sources, sinks));
+    session.join().expect("it ends well");
+    seconds
+}
+
+fn start_rival(engine: &str, path: &Path) -> Option<RivalProcess> {
+    let mut command = Command::new(std::env::var_os("ZBMD_RIVALS")?);
+    command
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/calls_rival.py"))
+        .arg(engine)
+        .arg(path)
+        .stderr(Stdio::null());
+    let mut rival = RivalProcess::start(&mut command).expect("ZBMD_RIVALS can be run");
+    (rival.answer() == "ready").then_some(rival)
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
