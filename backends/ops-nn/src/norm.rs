@@ -243,6 +243,22 @@ struct LayerNorm {
     wants: [bool; 3],
 }
 
+/// Chains in which a row is summed up.
+const LANES: usize = 16;
+
+/// The sum of all chains, by halves: in a row each addition would wait for the one before.
+#[inline(always)]
+fn sum_of(mut sums: [f64; LANES]) -> f64 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for l in 0..half {
+            sums[l] += sums[l + half];
+        }
+        half /= 2;
+    }
+    sums[0]
+}
+
 /// Mean and inverse deviation of a row, in sixteen chains.
 struct Moments<'a, F> {
     row: &'a [F],
@@ -260,7 +276,6 @@ impl<F: Float> Loop for Moments<'_, F> {
     type Out = RowScale;
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) -> RowScale {
-        const LANES: usize = 16;
         let count = self.row.len() as f64;
         let (whole, rest) = self.row.as_chunks::<LANES>();
 
@@ -273,7 +288,7 @@ impl<F: Float> Loop for Moments<'_, F> {
                 }
             }
             sums.iter_mut().zip(rest).for_each(|(s, v)| *s += v.f64());
-            mean = sums.iter().sum::<f64>() / count;
+            mean = sum_of(sums) / count;
         }
 
         // A second pass: squares of what is left cannot cancel, as sums of squares less squares of sums would.
@@ -288,7 +303,7 @@ impl<F: Float> Loop for Moments<'_, F> {
             .iter_mut()
             .zip(rest)
             .for_each(|(s, v)| *s += (v.f64() - mean) * (v.f64() - mean));
-        let variance = squares.iter().sum::<f64>() / count;
+        let variance = sum_of(squares) / count;
         RowScale {
             mean,
             inverse_deviation: 1.0 / (variance + self.epsilon).sqrt(),
@@ -318,9 +333,15 @@ impl<F: Float> Loop for ScaledRow<'_, F> {
             scale,
             bias,
         } = self;
-        for (y, &x) in output.iter_mut().zip(input) {
-            *y = (x - mean) * inverse_deviation;
+        let normalised = input.iter().map(|&x| (x - mean) * inverse_deviation);
+        if let (Some(scale), Some(bias)) = (scale, bias) {
+            let factors = scale.iter().zip(bias);
+            for ((y, x), (&s, &b)) in output.iter_mut().zip(normalised).zip(factors) {
+                *y = x * s + b;
+            }
+            return;
         }
+        output.iter_mut().zip(normalised).for_each(|(y, x)| *y = x);
         if let Some(scale) = scale {
             output.iter_mut().zip(scale).for_each(|(y, &s)| *y = *y * s);
         }

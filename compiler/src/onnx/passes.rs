@@ -346,7 +346,15 @@ fn find_gelu(graph: &Graph, erf: usize) -> Option<WrittenGelu> {
     let operands = [input(graph, product, 0)?, input(graph, product, 1)?];
     let other = operands.into_iter().find(|&id| id != shifted)?;
 
-    // Either x · (…) and then the half, or (x · half) · (…).
+    // Either half · (…) and then x, or x · (…) and then the half, or (x · half) · (…).
+    if other_operand(graph, product, 0.5) == Some(shifted) {
+        let halved = output(graph, product);
+        let last = only_reader(graph, halved, "Mul", &uses)?;
+        let operands = [input(graph, last, 0)?, input(graph, last, 1)?];
+        return operands
+            .contains(&x)
+            .then_some(WrittenGelu { last, input: x });
+    }
     if other == x {
         let half = only_reader(graph, output(graph, product), "Mul", &uses)?;
         other_operand(graph, half, 0.5)?;

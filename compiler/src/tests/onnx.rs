@@ -581,3 +581,49 @@ fn buckets_that_cannot_be_are_refused() {
     let said = refused.expect_err("no ONNX model").to_string();
     assert!(said.contains("modes: {"), "{said}");
 }
+
+/// One float.
+fn scalar(name: &str, value: f32) -> TensorProto {
+    TensorProto {
+        name: Some(name.into()),
+        data_type: Some(DataType::FLOAT),
+        float_data: vec![value],
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_gelu_written_out_in_any_order_becomes_one_node() {
+    let ops = |products: [NodeProto; 2]| {
+        let mut nodes = vec![
+            node("Div", &["x", "root"], &["d"]),
+            node("Erf", &["d"], &["e"]),
+            node("Add", &["e", "one"], &["a"]),
+        ];
+        nodes.extend(products);
+        let scalars = [
+            ("root", std::f32::consts::SQRT_2),
+            ("one", 1.0),
+            ("half", 0.5),
+        ];
+        let scalars = scalars.map(|(name, value)| scalar(name, value));
+        let inputs = vec![info("x", &[8]), info("z", &[8])];
+        let model = model(nodes, scalars.into(), inputs, &["y"]);
+        let options = CompileOptions::default();
+        let (graph, _) = graph_of_onnx("gelu", &bytes(&model), &options).expect("a fine model");
+        let ops = graph.actors.iter().map(|actor| actor.op.clone());
+        ops.filter(|op| op.starts_with("Nn")).collect::<Vec<_>>()
+    };
+    let mul = |a, b, c| node("Mul", &[a, b], &[c]);
+    for products in [
+        [mul("half", "a", "h"), mul("x", "h", "y")],
+        [mul("a", "half", "h"), mul("h", "x", "y")],
+        [mul("x", "a", "p"), mul("p", "half", "y")],
+        [mul("half", "x", "q"), mul("a", "q", "y")],
+    ] {
+        assert_eq!(ops(products), ["NnGelu"]);
+    }
+    // The gate of something else.
+    let others = ops([mul("half", "a", "h"), mul("z", "h", "y")]);
+    assert!(others.contains(&"NnErf".to_owned()), "{others:?}");
+}
