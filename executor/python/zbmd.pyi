@@ -22,6 +22,7 @@ import numpy.typing as npt
 __all__ = [
     "__version__",
     "Bundle",
+    "Caller",
     "Stream",
     "load",
     "compile",
@@ -142,6 +143,28 @@ class Bundle:
         """
     def start(self, **options: Unpack[_Options]) -> Session:
         """Starts a run that tokens are pushed into and pulled from while it goes on."""
+
+    def caller(self) -> Caller:
+        """Makes the bundle ready to be called. Raises ``RefusedError`` unless it has one mode and is for one CPU device."""
+
+@final
+class Caller:
+    """A bundle for one CPU device that runs on the thread that calls it, a block at a time.
+
+    No other thread is started or waited for, which suits small networks. The first call begins with the model's initial
+    states, each later one with those that the one before left. Compile with ``devices=1, block=1`` for calls of one
+    iteration. Several threads may call; they take turns.
+    """
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Tokens of a call, by the names of sources and sinks."""
+    def __call__(self, inputs: Mapping[str, _Tokens] | None = None) -> dict[str, npt.NDArray[Any]]:
+        """Runs one block; what each sink gave.
+
+        Raises ``UsageError`` for other numbers of tokens, and then nothing has run; ``FaultError`` where a kernel fails,
+        after which no call runs any more.
+        """
 
 @final
 class Session:

@@ -1,4 +1,5 @@
-//! Loops compiled twice: for AVX2 with fused multiply-add, and for whatever the target guarantees.
+//! Loops compiled twice: for AVX2 with fused multiply-add, and for whatever the target guarantees; the few that compute much
+//! for each element also for AVX-512, with the same bits.
 //!
 //! A [`Loop`] is plain code; the compiler vectorises it inside a function that may use the wider instructions. The
 //! choice depends on the processor alone, never on sizes, so bits are the same however firings are grouped. They
@@ -29,7 +30,24 @@ pub fn dispatch<L: Loop>(code: L) -> L::Out {
     code.run(Isa::<{ cfg!(target_arch = "aarch64") }>(()))
 }
 
-/// Proof that code for these instructions is running already. On x86-64, `Isa<true>` exists only inside `wide`.
+/// [`dispatch`] for loops that compute much for each element: vectors of 512 bits do twice as much at a time. Every lane
+/// computes what it would in a shorter vector.
+#[inline]
+pub fn dispatch_widest<L: Loop>(code: L) -> L::Out {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx512f")
+        && std::arch::is_x86_feature_detected!("avx512dq")
+        && std::arch::is_x86_feature_detected!("avx512vl")
+        && std::arch::is_x86_feature_detected!("fma")
+    {
+        // SAFETY: the processor has all features that `widest` is compiled for; with AVX-512 it has AVX2.
+        return unsafe { widest(code) };
+    }
+    dispatch(code)
+}
+
+/// Proof that code for these instructions is running already. On x86-64, `Isa<true>` exists only inside `wide` and
+/// `widest`.
 #[derive(Clone, Copy)]
 pub struct Isa<const FMA: bool>(());
 
@@ -40,7 +58,7 @@ impl<const FMA: bool> Isa<FMA> {
     pub fn apart<L: Loop>(self, code: L) -> L::Out {
         #[cfg(target_arch = "x86_64")]
         if FMA {
-            // SAFETY: `Isa<true>` is made in `wide` only, whose caller checked for the same features.
+            // SAFETY: `Isa<true>` is made in `wide` and `widest` only, whose callers checked for these features.
             return unsafe { apart_wide(code) };
         }
         apart(self, code)
@@ -69,10 +87,33 @@ fn wide<L: Loop>(code: L) -> L::Out {
     code.run(Isa::<true>(()))
 }
 
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512vl,avx2,fma")]
+fn widest<L: Loop>(code: L) -> L::Out {
+    code.run(Isa::<true>(()))
+}
+
 /// a·b + c, rounded once where the instruction set can.
 #[inline(always)]
 pub fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// Chains of a sum or another fold along a row, one for each lane of the widest vectors: a single one would wait for each
+/// result before the next.
+pub const CHAINS: usize = 16;
+
+/// What the chains come to together, by halves: one after the other would wait again.
+#[inline(always)]
+pub fn fold_chains<T: Copy>(mut chains: [T; CHAINS], join: impl Fn(T, T) -> T) -> T {
+    let mut half = CHAINS / 2;
+    while half > 0 {
+        for i in 0..half {
+            chains[i] = join(chains[i], chains[i + half]);
+        }
+        half /= 2;
+    }
+    chains[0]
 }
 
 /// The integer nearest to v, ties to even; bounded to ±2^30, and some number for a NaN.

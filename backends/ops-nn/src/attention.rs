@@ -278,7 +278,7 @@ impl FloatBody for Attention {
             let own_shown = shown.get_mut(shown_range).unwrap_or_default();
             let sees_any = self.score(&inputs, place, scores, own_shown);
             if sees_any {
-                simd::dispatch(SoftRow {
+                simd::dispatch_widest(SoftRow {
                     input: scores,
                     output: weights,
                 });

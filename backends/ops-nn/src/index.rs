@@ -1,8 +1,10 @@
 //! Shapes, strides and walks over tensors. Knows no op and no element type.
 
 use zbmd_op::OpError;
+use zbmd_op::simd::{self, Isa, Loop};
 
 use super::cx::{Cx, volume};
+use super::turn::{SIDE, turn};
 
 /// Dimensions of a walk after merging: more than any token has.
 const MAX_WALK: usize = 20;
@@ -250,9 +252,15 @@ impl Strided {
             && step > 1
             && inner >= 2
         {
-            self.walk
-                .squares()
-                .each(|to, from| square(&x[from..], &mut y[to..], rows, inner, step as usize));
+            self.walk.squares().each(|to, from| {
+                simd::dispatch(Square {
+                    x: &x[from..],
+                    y: &mut y[to..],
+                    rows,
+                    columns: inner,
+                    step: step as usize,
+                });
+            });
             return;
         }
         self.walk.each(|to, [from]| {
@@ -326,40 +334,79 @@ impl Squares<'_> {
 }
 
 /// y[r][c] = x[r + c·step]: rows that lie side by side in x.
-fn square<T: bytemuck::Pod>(x: &[T], y: &mut [T], rows: usize, columns: usize, step: usize) {
-    const SIDE: usize = 8;
-    if columns < SIDE {
-        for c in 0..columns {
-            let y = y[c..].iter_mut().step_by(columns);
-            y.zip(&x[c * step..c * step + rows])
-                .for_each(|(y, &x)| *y = x);
+struct Square<'a, T> {
+    x: &'a [T],
+    y: &'a mut [T],
+    rows: usize,
+    columns: usize,
+    step: usize,
+}
+
+impl<T: bytemuck::Pod> Loop for Square<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, isa: Isa<FMA>) {
+        let Self {
+            x,
+            y,
+            rows,
+            columns,
+            step,
+        } = self;
+        if columns < SIDE {
+            for c in 0..columns {
+                let y = y[c..].iter_mut().step_by(columns);
+                y.zip(&x[c * step..c * step + rows])
+                    .for_each(|(y, &x)| *y = x);
+            }
+            return;
         }
-        return;
-    }
-    for r0 in (0..rows).step_by(SIDE) {
-        let high = SIDE.min(rows - r0);
-        for c0 in (0..columns).step_by(SIDE) {
-            let wide = SIDE.min(columns - c0);
-            if (high, wide) == (SIDE, SIDE) {
-                // Whole lines both ways: the loops between are registers.
-                let mut lines = [[T::zeroed(); SIDE]; SIDE];
-                for (c, line) in lines.iter_mut().enumerate() {
-                    line.copy_from_slice(&x[(c0 + c) * step + r0..][..SIDE]);
+        for r0 in (0..rows).step_by(SIDE) {
+            let high = SIDE.min(rows - r0);
+            for c0 in (0..columns).step_by(SIDE) {
+                let wide = SIDE.min(columns - c0);
+                let own_x = &x[c0 * step + r0..];
+                let own_y = &mut y[r0 * columns + c0..];
+                if (high, wide) == (SIDE, SIDE) {
+                    whole_square(isa, own_x, step, own_y, columns);
+                    continue;
                 }
-                for r in 0..SIDE {
-                    let y = &mut y[(r0 + r) * columns + c0..][..SIDE];
-                    for (y, line) in y.iter_mut().zip(&lines) {
-                        *y = line[r];
+                for r in 0..high {
+                    let y = &mut own_y[r * columns..][..wide];
+                    for (c, y) in y.iter_mut().enumerate() {
+                        *y = own_x[r + c * step];
                     }
                 }
-                continue;
             }
-            for r in r0..r0 + high {
-                let y = &mut y[r * columns + c0..][..wide];
-                for (c, y) in y.iter_mut().enumerate() {
-                    *y = x[r + (c0 + c) * step];
-                }
-            }
+        }
+    }
+}
+
+/// Whole lines of [`SIDE`] both ways, with registers between.
+#[inline(always)]
+fn whole_square<T: bytemuck::Pod, const FMA: bool>(
+    isa: Isa<FMA>,
+    x: &[T],
+    step: usize,
+    y: &mut [T],
+    columns: usize,
+) {
+    // Which four bytes they are makes no difference to a copy.
+    if size_of::<T>() == size_of::<f32>()
+        && let Ok(x) = bytemuck::try_cast_slice(x)
+        && let Ok(y) = bytemuck::try_cast_slice_mut(y)
+        && turn(isa, x, step, y, columns)
+    {
+        return;
+    }
+    let mut lines = [[T::zeroed(); SIDE]; SIDE];
+    for (c, line) in lines.iter_mut().enumerate() {
+        line.copy_from_slice(&x[c * step..][..SIDE]);
+    }
+    for r in 0..SIDE {
+        let y = &mut y[r * columns..][..SIDE];
+        for (y, line) in y.iter_mut().zip(&lines) {
+            *y = line[r];
         }
     }
 }

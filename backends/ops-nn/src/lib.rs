@@ -27,6 +27,7 @@ mod recurrent;
 mod reduce;
 mod signal;
 mod table;
+mod turn;
 mod unary;
 mod vector;
 mod window;

@@ -10,7 +10,7 @@ use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, token, volume};
 use super::index::{Walk, broadcast};
 use super::num::Float;
 use zbmd_op::OpError;
-use zbmd_op::simd::{self, Isa, Loop};
+use zbmd_op::simd::{self, CHAINS, Isa, Loop, fold_chains};
 
 pub(super) use axes::{LpNormSpec, MEAN_VARIANCE_EPSILON, MeanVarianceSpec, lp, mean_variance};
 pub(super) use determinant::det;
@@ -243,22 +243,6 @@ struct LayerNorm {
     wants: [bool; 3],
 }
 
-/// Chains in which a row is summed up.
-const LANES: usize = 16;
-
-/// The sum of all chains, by halves: in a row each addition would wait for the one before.
-#[inline(always)]
-fn sum_of(mut sums: [f64; LANES]) -> f64 {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for l in 0..half {
-            sums[l] += sums[l + half];
-        }
-        half /= 2;
-    }
-    sums[0]
-}
-
 /// Mean and inverse deviation of a row, in sixteen chains.
 struct Moments<'a, F> {
     row: &'a [F],
@@ -277,24 +261,24 @@ impl<F: Float> Loop for Moments<'_, F> {
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) -> RowScale {
         let count = self.row.len() as f64;
-        let (whole, rest) = self.row.as_chunks::<LANES>();
+        let (whole, rest) = self.row.as_chunks::<CHAINS>();
 
         let mut mean = 0.0;
         if !self.is_rms {
-            let mut sums = [0.0_f64; LANES];
+            let mut sums = [0.0_f64; CHAINS];
             for chunk in whole {
-                for l in 0..LANES {
+                for l in 0..CHAINS {
                     sums[l] += chunk[l].f64();
                 }
             }
             sums.iter_mut().zip(rest).for_each(|(s, v)| *s += v.f64());
-            mean = sum_of(sums) / count;
+            mean = fold_chains(sums, |a, b| a + b) / count;
         }
 
         // A second pass: squares of what is left cannot cancel, as sums of squares less squares of sums would.
-        let mut squares = [0.0_f64; LANES];
+        let mut squares = [0.0_f64; CHAINS];
         for chunk in whole {
-            for l in 0..LANES {
+            for l in 0..CHAINS {
                 let difference = chunk[l].f64() - mean;
                 squares[l] += difference * difference;
             }
@@ -303,7 +287,7 @@ impl<F: Float> Loop for Moments<'_, F> {
             .iter_mut()
             .zip(rest)
             .for_each(|(s, v)| *s += (v.f64() - mean) * (v.f64() - mean));
-        let variance = sum_of(squares) / count;
+        let variance = fold_chains(squares, |a, b| a + b) / count;
         RowScale {
             mean,
             inverse_deviation: 1.0 / (variance + self.epsilon).sqrt(),
@@ -371,7 +355,7 @@ impl FloatBody for LayerNorm {
 
         for r in 0..self.rows {
             let row = &input[r * self.row_length..][..self.row_length];
-            let row_scale = simd::dispatch(Moments {
+            let row_scale = simd::dispatch_widest(Moments {
                 row,
                 is_rms: self.is_rms,
                 epsilon: self.epsilon,
@@ -387,7 +371,7 @@ impl FloatBody for LayerNorm {
             let Some(row_output) = output.get_mut(row_range) else {
                 continue;
             };
-            simd::dispatch(ScaledRow {
+            simd::dispatch_widest(ScaledRow {
                 input: row,
                 output: row_output,
                 mean: F::of(row_scale.mean),
@@ -487,7 +471,7 @@ impl FloatBody for GroupNorm {
         let group_outputs = output.chunks_exact_mut(group_length);
         let groups = input.chunks_exact(group_length).zip(group_outputs);
         for (n, (group_input, group_output)) in groups.enumerate() {
-            let row_scale = simd::dispatch(Moments {
+            let row_scale = simd::dispatch_widest(Moments {
                 row: group_input,
                 is_rms: false,
                 epsilon: self.epsilon,

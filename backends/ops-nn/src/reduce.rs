@@ -9,7 +9,7 @@ use super::index::{AxisView, Walk, strides};
 use super::num::{Float, Num};
 use zbmd_gpu_ir::tensor::row::{Fold, Soft};
 use zbmd_op::OpError;
-use zbmd_op::simd::{self, Isa, Loop};
+use zbmd_op::simd::{self, CHAINS, Isa, Loop, fold_chains};
 
 /// Axes of a reduction: those of operand 1, or all; none where an empty list is a no-op.
 fn reduced_axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
@@ -382,7 +382,7 @@ impl FloatBody for Softmax {
             let row_length = view.length.max(1);
             let output_rows = output.chunks_exact_mut(row_length);
             for (row, output_row) in input.chunks_exact(row_length).zip(output_rows) {
-                simd::dispatch(SoftRow {
+                simd::dispatch_widest(SoftRow {
                     input: row,
                     output: output_row,
                 });
@@ -440,40 +440,39 @@ impl<F: Float> Loop for SoftRow<'_, F> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
-        // One chain for each lane of the widest vectors: a single one would wait for each sum before the next.
-        const LANES: usize = 16;
         let Self { input, output } = self;
 
-        let mut lane_max = [F::LEAST; LANES];
-        let (whole, rest) = input.as_chunks::<LANES>();
+        let greater = |a: F, b: F| if b > a { b } else { a };
+        let mut chain_max = [F::LEAST; CHAINS];
+        let (whole, rest) = input.as_chunks::<CHAINS>();
         for chunk in whole {
-            for (max, v) in lane_max.iter_mut().zip(chunk) {
-                *max = if *v > *max { *v } else { *max };
+            for (max, &v) in chain_max.iter_mut().zip(chunk) {
+                *max = greater(*max, v);
             }
         }
-        let max = lane_max
-            .iter()
-            .chain(rest)
-            .fold(F::LEAST, |max, &v| if v > max { v } else { max });
+        for (max, &v) in chain_max.iter_mut().zip(rest) {
+            *max = greater(*max, v);
+        }
+        let max = fold_chains(chain_max, greater);
 
         for (y, &x) in output.iter_mut().zip(input) {
             *y = (x - max).exp_fast::<FMA>();
         }
 
         // A second pass over what is written: sums take the exponentials as they were rounded.
-        let mut lane_sums = [F::ZERO; LANES];
-        let (whole, rest) = output.as_chunks::<LANES>();
+        let mut chain_sums = [F::ZERO; CHAINS];
+        let (whole, rest) = output.as_chunks::<CHAINS>();
         for chunk in whole {
-            for (sum, v) in lane_sums.iter_mut().zip(chunk) {
+            for (sum, v) in chain_sums.iter_mut().zip(chunk) {
                 *sum += *v;
             }
         }
-        lane_sums
+        chain_sums
             .iter_mut()
             .zip(rest)
             .for_each(|(sum, v)| *sum += *v);
         // One division for the row; each element is then a product.
-        let scale = F::ONE / lane_sums.into_iter().fold(F::ZERO, |a, b| a + b);
+        let scale = F::ONE / fold_chains(chain_sums, |a, b| a + b);
         output.iter_mut().for_each(|y| *y = *y * scale);
     }
 }

@@ -15,6 +15,7 @@ use zbmd_ir::verify::VerifiedModes;
 use zbmd_live::session::LiveStreams;
 
 use crate::array::numpy_name;
+use crate::caller::Caller;
 use crate::errors::{self, error_of_class};
 use crate::options::{Options, mapping_entries};
 use crate::run;
@@ -114,6 +115,13 @@ impl Bundle {
         let live = LiveStreams::new(&self.engine);
         let streams = Arc::clone(&self.streams);
         Ok(Session::new(session, live, streams, launcher))
+    }
+
+    fn caller(&self, py: Python<'_>) -> PyResult<Caller> {
+        let caller = py
+            .detach(|| self.engine.caller())
+            .map_err(errors::engine_error)?;
+        Ok(Caller::new(caller, Arc::clone(&self.streams)))
     }
 
     fn __repr__(&self) -> String {

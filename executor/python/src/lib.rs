@@ -9,6 +9,7 @@
 
 mod array;
 mod bundle;
+mod caller;
 mod compile;
 mod errors;
 mod options;
@@ -22,6 +23,8 @@ mod worker;
 mod module {
     #[pymodule_export]
     use crate::bundle::{Bundle, Stream, load};
+    #[pymodule_export]
+    use crate::caller::Caller;
     #[pymodule_export]
     use crate::compile::compile;
     #[pymodule_export]

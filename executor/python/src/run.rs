@@ -70,7 +70,7 @@ fn source_names(sources: &[&StreamInfo]) -> String {
 }
 
 /// The input of each source, in order.
-fn borrow_inputs(
+pub(crate) fn borrow_inputs(
     sources: &[&StreamInfo],
     inputs: &BTreeMap<String, Bound<'_, PyAny>>,
 ) -> PyResult<Vec<Borrowed>> {
