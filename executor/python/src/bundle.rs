@@ -121,7 +121,7 @@ impl Bundle {
         let caller = py
             .detach(|| self.engine.caller())
             .map_err(errors::engine_error)?;
-        Ok(Caller::new(caller, Arc::clone(&self.streams)))
+        Ok(Caller::new(caller, &self.streams))
     }
 
     fn __repr__(&self) -> String {

@@ -1,7 +1,7 @@
 //! `Caller`: a bundle for one CPU device that runs on the thread that calls it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
@@ -17,43 +17,45 @@ use crate::run::borrow_inputs;
 #[pyclass(frozen, module = "zbmd")]
 pub(crate) struct Caller {
     caller: Mutex<EngineCaller>,
-    streams: Arc<[StreamInfo]>,
-    /// Tokens of a call, by the names of streams.
-    tokens: BTreeMap<String, usize>,
+    sources: Vec<CallStream>,
+    sinks: Vec<CallStream>,
+}
+
+/// A source or a sink, in the order of a call.
+struct CallStream {
+    info: StreamInfo,
+    /// Tokens of a call.
+    tokens: usize,
 }
 
 impl Caller {
-    pub(crate) fn new(caller: EngineCaller, streams: Arc<[StreamInfo]>) -> Self {
-        let ports: BTreeMap<String, usize> = caller
-            .inputs()
-            .chain(caller.outputs())
-            .map(|(name, bytes)| (name.to_owned(), bytes))
-            .collect();
-        let tokens = streams.iter().filter_map(|info| {
-            let bytes = *ports.get(&info.name)?;
-            Some((info.name.clone(), bytes / info.token.bytes() as usize))
-        });
+    pub(crate) fn new(caller: EngineCaller, streams: &[StreamInfo]) -> Self {
+        let find = |is_source: bool, name: &str, bytes: usize| {
+            let mut candidates = streams.iter().filter(|info| info.is_source == is_source);
+            let info = candidates.find(|info| info.name == name)?.clone();
+            let tokens = bytes / info.token.bytes() as usize;
+            Some(CallStream { info, tokens })
+        };
+        let sources = caller.inputs();
+        let sources = sources.filter_map(|(name, bytes)| find(true, name, bytes));
+        let sinks = caller.outputs();
+        let sinks = sinks.filter_map(|(name, bytes)| find(false, name, bytes));
         Self {
-            tokens: tokens.collect(),
+            sources: sources.collect(),
+            sinks: sinks.collect(),
             caller: Mutex::new(caller),
-            streams,
         }
-    }
-
-    /// The stream of that name on one side.
-    fn stream(&self, name: &str, is_source: bool) -> PyResult<&StreamInfo> {
-        let mut streams = self.streams.iter();
-        streams
-            .find(|info| info.is_source == is_source && info.name == name)
-            .ok_or_else(|| usage_error(format!("there is no stream `{name}`")))
     }
 }
 
 #[pymethods]
 impl Caller {
     #[getter]
-    fn tokens(&self) -> BTreeMap<String, usize> {
-        self.tokens.clone()
+    fn tokens(&self) -> BTreeMap<&str, usize> {
+        let streams = self.sources.iter().chain(&self.sinks);
+        streams
+            .map(|stream| (stream.info.name.as_str(), stream.tokens))
+            .collect()
     }
 
     #[pyo3(signature = (inputs = None))]
@@ -62,29 +64,26 @@ impl Caller {
         py: Python<'py>,
         inputs: Option<Bound<'py, PyMapping>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let locked = self.caller.lock();
-        let mut caller = locked.unwrap_or_else(PoisonError::into_inner);
-
-        // In the order of the call, which is that of the streams.
-        let sources = caller.inputs().map(|(name, _)| self.stream(name, true));
-        let sources: Vec<&StreamInfo> = sources.collect::<PyResult<_>>()?;
+        let sources: Vec<&StreamInfo> = self.sources.iter().map(|stream| &stream.info).collect();
         let borrowed = borrow_inputs(&sources, &mapping_entries(inputs)?)?;
-        let sinks = caller.outputs().map(|(name, _)| self.stream(name, false));
-        let sinks: Vec<&StreamInfo> = sinks.collect::<PyResult<_>>()?;
-        let mut results = Vec::with_capacity(sinks.len());
-        for info in &sinks {
-            results.push(Filled::new(py, info, self.tokens[&info.name])?);
+        let mut results = Vec::with_capacity(self.sinks.len());
+        for sink in &self.sinks {
+            results.push(Filled::new(py, &sink.info, sink.tokens)?);
         }
 
         let input_bytes: Vec<&[u8]> = borrowed.iter().map(array::Borrowed::bytes).collect();
         let mut result_bytes: Vec<&mut [u8]> = results.iter_mut().map(Filled::bytes_mut).collect();
-        let call_result = py.detach(|| caller.call(&input_bytes, &mut result_bytes));
+        // Whoever waits for another call has given up the interpreter's lock, which that one needs to end.
+        let call_result = py.detach(|| {
+            let locked = self.caller.lock();
+            let mut caller = locked.unwrap_or_else(PoisonError::into_inner);
+            caller.call(&input_bytes, &mut result_bytes)
+        });
         call_result.map_err(call_error)?;
 
         let arrays = PyDict::new(py);
-        for (info, result) in sinks.iter().zip(results) {
-            let tokens = self.tokens[&info.name];
-            arrays.set_item(&info.name, result.into_array(py, tokens)?)?;
+        for (sink, result) in self.sinks.iter().zip(results) {
+            arrays.set_item(&sink.info.name, result.into_array(py, sink.tokens)?)?;
         }
         Ok(arrays)
     }
