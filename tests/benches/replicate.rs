@@ -77,10 +77,8 @@ fn calibrated(text: &str) -> MeasuredCosts {
         ..CompileOptions::default()
     };
     let how = CalibrateOptions {
-        cache: None,
         fresh: true,
-        budget_ns: CalibrateOptions::BUDGET_NS,
-        block: None,
+        ..CalibrateOptions::default()
     };
     let Calibration { rows, .. } =
         calibrate_str("heavy.ron", text, "", &options, &how, &mut |_| {}).expect("it compiles");

@@ -62,8 +62,8 @@ mod avx {
                 _mm256_shuffle_ps::<0xee>(high_ab, high_cd),
             ]
         });
-        for i in 0..SIDE / 2 {
-            let (left, right) = (halves[0][i], halves[1][i]);
+        let [left_halves, right_halves] = halves;
+        for (i, (left, right)) in left_halves.into_iter().zip(right_halves).enumerate() {
             let rows = [
                 (i, _mm256_permute2f128_ps::<0x20>(left, right)),
                 (i + SIDE / 2, _mm256_permute2f128_ps::<0x31>(left, right)),

@@ -289,7 +289,7 @@ impl PreparedWorker {
     ///
     /// # Errors
     /// What the kernel at work said, or its panic.
-    pub(crate) fn run_block(&mut self, loaded: &LoadedProgram) -> Result<(), FaultReport> {
+    pub(crate) fn run_block(&mut self, loaded: &LoadedProgram) -> Result<(), Box<FaultReport>> {
         let run_result = catch_unwind(AssertUnwindSafe(|| match &mut self.device {
             DeviceWorker::Cpu(cpu) => cpu.run_one(&mut self.periods),
             DeviceWorker::Gpu(_) => Err(StepStop::Stopped),
@@ -300,7 +300,7 @@ impl PreparedWorker {
             Ok(Err(StepStop::Stopped)) => WorkerFault::Kernel("the block is not there".to_owned()),
             Err(panic) => WorkerFault::Panic(panic_message(panic.as_ref())),
         };
-        Err(fault_report(loaded, self, fault))
+        Err(Box::new(fault_report(loaded, self, fault)))
     }
 
     /// Runs all periods on this thread; the number of blocks.

@@ -62,7 +62,7 @@ fn packed_weights_give_the_same_bits() {
             &[vec![x, w, b], more.clone()].concat(),
         );
 
-        let tensor = Value::Tensor(BlobId(0), TokenType::new(DType::F32, &weight_dims));
+        let tensor = Value::Tensor(BlobId(0), TokenType::new(DType::F32, weight_dims));
         params.insert("w".to_owned(), tensor);
         let blobs = [Bytes::from(bytes(&weights))];
         let packed = run("NnConv", &params, &blobs, &[vec![x, b], more].concat());
