@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use zbmd_backends::team::Team;
 use zbmd_compiler::calibrate::CalibrateOptions;
 use zbmd_compiler::onnx::SetValue;
 use zbmd_compiler::{CompileOptions, MachineChoice, SearchOptions, calibrate_file, compile_file};
@@ -362,11 +363,16 @@ fn run(row: &PlanRow) -> RunTimes {
         ..RunOptions::default()
     };
     let mut session = engine.start(options).expect("memory and threads");
+    let free_core = free_core(&row.program);
     let before = processor_seconds();
     std::thread::scope(|scope| {
         for (name, tokens) in &row.inputs {
             let mut source = session.source(name).expect("a source");
-            scope.spawn(move || while source.push_bytes(tokens).is_ok() {});
+            scope.spawn(move || {
+                // Or it would take the worker's core now and then.
+                let _team = free_core.map(|core| Team::of_cores(&[core], true));
+                while source.push_bytes(tokens).is_ok() {}
+            });
         }
         let outcome = session.join().expect("the run ends well");
         let processor = processor_seconds() - before;
@@ -378,6 +384,18 @@ fn run(row: &PlanRow) -> RunTimes {
             latency: latencies.map(|l| l.p50_ns).max().unwrap_or(0) as f64 * 1e-9,
         }
     })
+}
+
+/// A core that no device of the plan has, if there is one.
+fn free_core(program: &Program) -> Option<u32> {
+    let plan = &program.plans[PlanId(0)];
+    let used = plan.calendars.iter();
+    let used: Vec<u32> = used
+        .flat_map(|calendar| &program.machine.devices[calendar.device].cores)
+        .copied()
+        .collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (0..cores as u32).find(|core| !used.contains(core))
 }
 
 /// Processor time that this process has taken.

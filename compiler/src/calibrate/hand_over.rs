@@ -16,6 +16,9 @@ use crate::costs::{CostKey, MeasuredCost};
 const LONG_BYTES: usize = 64 << 10;
 /// Bytes of a short one: a cache line.
 const SHORT_BYTES: usize = 64;
+/// Cache lines that go from core to core for each call of a source or a sink: the count of tokens written, that of tokens
+/// taken, and the first line of tokens.
+pub(super) const STREAM_LINES: u64 = 3;
 /// Hand-overs of each length that are made however little time there is.
 const MIN_SAMPLES: usize = 20;
 /// Hand-overs of each length after which more would not change the median.
@@ -68,7 +71,7 @@ impl HandOver {
         MeasuredCost {
             op: actor.op.clone(),
             ports: crate::costs::ports_text(actor),
-            call_ps: self.latency_ps,
+            call_ps: self.latency_ps.saturating_mul(STREAM_LINES),
             firing_ps: u64::try_from(firing_ps)
                 .unwrap_or(u64::MAX)
                 .min(crate::costs::MAX_PS),
