@@ -296,7 +296,7 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 device,
             } => {
                 let bundle = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
-                let modes = match load_at_low_priority(&bundle, registry, device, &gpus) {
+                let modes = match load_modes(&bundle, registry, device, &gpus) {
                     Ok(modes) => modes,
                     Err(exit) => return send_reply(&replies, &WorkerReply::Leaving(exit)),
                 };
@@ -361,25 +361,6 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
 /// How much nicer than others a thread is that loads a program.
 const LOADER_NICENESS: i32 = 10;
 
-/// [`load_modes`] on a thread that gives way to workers of other processes: where a process takes the place of one that
-/// is gone, the others are at work already, and whoever waits for this one leaves it a core.
-fn load_at_low_priority(
-    bundle: &OwnedFd,
-    registry: &Registry,
-    device: DeviceId,
-    gpus: &OpenGpus,
-) -> Result<Arc<LoadedModes>, WorkerExit> {
-    let load = || {
-        // On Linux it is the calling thread's own. If it cannot be had, loading takes cores from workers as others do.
-        let _ = rustix::process::setpriority_process(None, LOADER_NICENESS);
-        load_modes(bundle, registry, device, gpus)
-    };
-    std::thread::scope(|scope| match scope.spawn(load).join() {
-        Ok(loaded) => loaded,
-        Err(panic) => std::panic::resume_unwind(panic),
-    })
-}
-
 /// Loads the programs of a bundle, and opens the worker's device if it is a GPU.
 fn load_modes(
     bundle: &OwnedFd,
@@ -387,7 +368,8 @@ fn load_modes(
     device: DeviceId,
     gpus: &OpenGpus,
 ) -> Result<Arc<LoadedModes>, WorkerExit> {
-    let engine = open_bundle(bundle, registry).map_err(WorkerExit::Unfit)?;
+    let engine = at_low_priority(|| open_bundle(bundle, registry)).map_err(WorkerExit::Unfit)?;
+    // Not at low priority, which threads of the driver would take over.
     for loaded in engine.modes.iter() {
         let device_description = loaded.program.machine.devices.get(device);
         if let Some(description) = device_description
@@ -398,6 +380,20 @@ fn load_modes(
         }
     }
     Ok(engine.modes)
+}
+
+/// Does work on a thread that gives way to workers of other processes: where a process takes the place of one that is
+/// gone, the others are at work already, and whoever waits for this one leaves it a core.
+fn at_low_priority<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let work_nicely = || {
+        // On Linux it is the calling thread's own. If it cannot be had, loading takes cores from workers as others do.
+        let _ = rustix::process::setpriority_process(None, LOADER_NICENESS);
+        work()
+    };
+    std::thread::scope(|scope| match scope.spawn(work_nicely).join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
 }
 
 /// The memory of an epoch that the supervising process has made.

@@ -15,7 +15,9 @@ const MAX_OUTPUTS: usize = PANEL;
 
 /// Whether a convolution with constant weights is made this way.
 pub(super) fn is_few(shape: &ConvShape) -> bool {
-    shape.groups == 1 && shape.window.output_plane() <= MAX_OUTPUTS && shape.filters >= PANEL
+    let has_windows = weights_layout(shape).rows > 0;
+    let outputs = shape.window.output_plane();
+    has_windows && shape.groups == 1 && outputs <= MAX_OUTPUTS && shape.filters >= PANEL
 }
 
 /// How the weights lie before they are packed: a row for each element of a window, a column for each filter.
