@@ -12,11 +12,10 @@ use std::time::Instant;
 
 use zbmd_backends::interpret::Interpreter;
 use zbmd_compiler::calibrate::CalibrateOptions;
-use zbmd_compiler::onnx::SetValue;
-use zbmd_compiler::{CompileOptions, MachineChoice, calibrate_file, compile_file};
+use zbmd_compiler::{MachineChoice, calibrate_file, compile_file};
 use zbmd_executor::{Caller, Engine, RunOptions};
 use zbmd_tests::data;
-use zbmd_tests::onnx::model_inputs;
+use zbmd_tests::onnx::{call_options, model_inputs};
 use zbmd_tests::rival_process::RivalProcess;
 
 const MODELS: [&str; 4] = ["mnist", "silero_vad", "llama_block_decode", "bert_tiny"];
@@ -93,15 +92,7 @@ fn print_row(folder: &Path, name: &str) {
 
 /// The model for one CPU device, with costs and variants as measured now.
 fn calibrated(path: &Path, name: &str) -> Engine {
-    let mut options = CompileOptions {
-        machine: MachineChoice::Uniform(1),
-        block: Some(1),
-        ..CompileOptions::default()
-    };
-    if name == "silero_vad" {
-        options.onnx.dims = [("batch".to_owned(), 1), ("sequence".to_owned(), 576)].into();
-        options.onnx.set = [("sr".to_owned(), SetValue::Numbers(vec![16_000.0]))].into();
-    }
+    let mut options = call_options(name, MachineChoice::Uniform(1));
     let how = CalibrateOptions {
         block: Some(1),
         ..CalibrateOptions::default()

@@ -17,13 +17,12 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use zbmd_backends::interpret::Interpreter;
-use zbmd_compiler::onnx::SetValue;
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file, read_npy};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{Graph, Program};
 use zbmd_tests::data;
-use zbmd_tests::onnx::{model_inputs, relative_error, to_f64};
+use zbmd_tests::onnx::{call_options, model_inputs, relative_error, to_f64};
 use zbmd_tests::rival_process::RivalProcess;
 
 const MODELS: [&str; 10] = [
@@ -47,16 +46,7 @@ fn options(name: &str, cores: usize) -> CompileOptions {
     let mut machine = zbmd_compiler::machine::detect_in_teams(cores);
     machine.devices.truncate(1);
     machine.links.clear();
-    let mut options = CompileOptions {
-        machine: MachineChoice::Given(machine),
-        block: Some(1),
-        ..CompileOptions::default()
-    };
-    if name == "silero_vad" {
-        options.onnx.dims = [("batch".to_owned(), 1), ("sequence".to_owned(), 576)].into();
-        options.onnx.set = [("sr".to_owned(), SetValue::Numbers(vec![16_000.0]))].into();
-    }
-    options
+    call_options(name, MachineChoice::Given(machine))
 }
 
 /// Seconds of one call: many in one run, so that starting it does not count.

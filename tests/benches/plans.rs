@@ -17,13 +17,12 @@ use std::time::Duration;
 
 use zbmd_backends::team::Team;
 use zbmd_compiler::calibrate::CalibrateOptions;
-use zbmd_compiler::onnx::SetValue;
 use zbmd_compiler::{CompileOptions, MachineChoice, SearchOptions, calibrate_file, compile_file};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{DType, Plan, PlanId, Program};
 use zbmd_scheduler::search::Level;
-use zbmd_tests::onnx::model_inputs;
+use zbmd_tests::onnx::{call_options, model_inputs};
 use zbmd_tests::run::{Streams, graph_file};
 use zbmd_tests::{actors, data};
 
@@ -164,7 +163,8 @@ fn print_predictions(folder: &Path, is_wanted: impl Fn(&&str) -> bool) {
     for name in MODELS.into_iter().filter(&is_wanted) {
         let path = folder.join(format!("{name}.onnx"));
         let inputs = |program: &Program| model_inputs(folder, name, &program.graph);
-        print_prediction(name, &path, model_options(name, 1), inputs);
+        let options = call_options(name, MachineChoice::Uniform(1));
+        print_prediction(name, &path, options, inputs);
     }
     for name in GRAPHS.into_iter().filter(&is_wanted) {
         let path = graph_file(&format!("{name}/model.ron"));
@@ -173,6 +173,7 @@ fn print_predictions(folder: &Path, is_wanted: impl Fn(&&str) -> bool) {
     }
 }
 
+/// The row of one model.
 fn print_prediction(
     name: &str,
     path: &Path,
@@ -188,10 +189,7 @@ fn print_prediction(
     };
     let calibration = calibrate_file(path, &options, &how, &mut |_| {});
     let calibration = calibration.unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let machine = folder.path().join("machine.ron");
-    calibration.write(&machine).expect("it can be written");
-    options.machine = MachineChoice::File(machine);
+    options.machine = MachineChoice::Measured(calibration.machine, calibration.costs);
 
     let mut rows = [assumed, compile(path, &options)].map(|program| {
         let inputs = inputs(&program);
@@ -215,22 +213,9 @@ fn print_prediction(
     );
 }
 
-/// An ONNX model in blocks of one call, for so many devices.
-fn model_options(name: &str, devices: usize) -> CompileOptions {
-    let mut options = CompileOptions {
-        machine: MachineChoice::Uniform(devices),
-        block: Some(1),
-        ..CompileOptions::default()
-    };
-    if name == "silero_vad" {
-        options.onnx.dims = [("batch".to_owned(), 1), ("sequence".to_owned(), 576)].into();
-        options.onnx.set = [("sr".to_owned(), SetValue::Numbers(vec![16_000.0]))].into();
-    }
-    options
-}
-
+/// An ONNX model in blocks of one call.
 fn model_row(folder: &Path, name: &str, devices: usize) -> PlanRow {
-    let options = model_options(name, devices);
+    let options = call_options(name, MachineChoice::Uniform(devices));
     let path = folder.join(format!("{name}.onnx"));
     let program = compile(&path, &options);
     let inputs = model_inputs(folder, name, &program.graph);
@@ -294,6 +279,7 @@ fn graph_inputs(name: &str, program: &Program) -> Streams {
     inputs
 }
 
+/// A graph for so many devices, in the block that is given or chosen.
 fn graph_row(models: &Path, name: &str, devices: usize, block: Option<u64>) -> PlanRow {
     let options = graph_options(models, name, devices, block);
     let path = graph_file(&format!("{name}/model.ron"));

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use zbmd_compiler::calibrate::CalibrateOptions;
-use zbmd_compiler::onnx::SetValue;
 use zbmd_compiler::{CompileOptions, MachineChoice, calibrate_file, compile_file};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{DType, Program};
 use zbmd_tests::data;
+use zbmd_tests::onnx::call_options;
 
 const MODELS: [&str; 9] = [
     "mnist",
@@ -35,17 +35,7 @@ fn options(name: &str, cores: usize) -> CompileOptions {
     let mut machine = zbmd_compiler::machine::detect_in_teams(cores);
     machine.devices.truncate(1);
     machine.links.clear();
-    let machine = MachineChoice::Given(machine);
-    let mut options = CompileOptions {
-        machine,
-        block: Some(1),
-        ..CompileOptions::default()
-    };
-    if name == "silero_vad" {
-        options.onnx.dims = [("batch".to_owned(), 1), ("sequence".to_owned(), 576)].into();
-        options.onnx.set = [("sr".to_owned(), SetValue::Numbers(vec![16_000.0]))].into();
-    }
-    options
+    call_options(name, MachineChoice::Given(machine))
 }
 
 /// Small numbers for floats, zeros for all else, which no model refuses as an index.

@@ -9,10 +9,24 @@ use rten_onnx::protobuf::{DecodeMessage, ValueReader};
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::onnx::{OnnxError, SetValue, check_onnx_bytes};
-use zbmd_compiler::{CompileOptions, graph_of_onnx, read_npy};
+use zbmd_compiler::{CompileOptions, MachineChoice, graph_of_onnx, read_npy};
 use zbmd_ir::{Actor, BlobId, DType, Graph, TiVec, TokenType};
 
 use crate::run::Streams;
+
+/// How a shared model is compiled for a machine in blocks of one call; those with open dimensions have them bound.
+pub fn call_options(name: &str, machine: MachineChoice) -> CompileOptions {
+    let mut options = CompileOptions {
+        machine,
+        block: Some(1),
+        ..CompileOptions::default()
+    };
+    if name == "silero_vad" {
+        options.onnx.dims = [("batch".to_owned(), 1), ("sequence".to_owned(), 576)].into();
+        options.onnx.set = [("sr".to_owned(), SetValue::Numbers(vec![16_000.0]))].into();
+    }
+    options
+}
 
 /// A tensor with its name.
 #[derive(Clone, Debug)]

@@ -253,13 +253,7 @@ impl Strided {
             && inner >= 2
         {
             self.walk.squares().each(|to, from| {
-                simd::dispatch(Square {
-                    x: &x[from..],
-                    y: &mut y[to..],
-                    rows,
-                    columns: inner,
-                    step: step as usize,
-                });
+                transpose(&x[from..], &mut y[to..], rows, inner, step as usize);
             });
             return;
         }
@@ -333,7 +327,24 @@ impl Squares<'_> {
     }
 }
 
-/// y[r][c] = x[r + c·step]: rows that lie side by side in x.
+/// y[r][c] = x[r + c·step], for so many rows and columns of y: rows that lie side by side in x.
+pub(crate) fn transpose<T: bytemuck::Pod>(
+    x: &[T],
+    y: &mut [T],
+    rows: usize,
+    columns: usize,
+    step: usize,
+) {
+    simd::dispatch(Square {
+        x,
+        y,
+        rows,
+        columns,
+        step,
+    });
+}
+
+/// What [`transpose`] does.
 struct Square<'a, T> {
     x: &'a [T],
     y: &'a mut [T],

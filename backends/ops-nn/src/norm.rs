@@ -317,15 +317,9 @@ impl<F: Float> Loop for ScaledRow<'_, F> {
             scale,
             bias,
         } = self;
-        let normalised = input.iter().map(|&x| (x - mean) * inverse_deviation);
-        if let (Some(scale), Some(bias)) = (scale, bias) {
-            let factors = scale.iter().zip(bias);
-            for ((y, x), (&s, &b)) in output.iter_mut().zip(normalised).zip(factors) {
-                *y = x * s + b;
-            }
-            return;
+        for (y, &x) in output.iter_mut().zip(input) {
+            *y = (x - mean) * inverse_deviation;
         }
-        output.iter_mut().zip(normalised).for_each(|(y, x)| *y = x);
         if let Some(scale) = scale {
             output.iter_mut().zip(scale).for_each(|(y, &s)| *y = *y * s);
         }

@@ -76,31 +76,7 @@ impl Caller {
         session_memory.arrivals.open(0);
 
         let initial = State::initial(graph);
-        let sink_specs = graph.sinks().map(|(id, actor)| SinkSpec {
-            capacity: block_tokens(id),
-            token_bytes: actor.inputs[0].token.bytes(),
-            given_out: 0,
-        });
-        let spec = EpochSpec {
-            epoch: 0,
-            mode: 0,
-            plan: loaded.main,
-            devices: vec![device],
-            limit: u64::MAX,
-            pad: false,
-            saves: None,
-            bases: vec![0; queue_sizes.len()],
-            sinks: sink_specs.collect(),
-            spin_long: false,
-            checksums: false,
-            deny_memory: false,
-            live: graph.actors.iter().any(has_live).then(|| LiveStart {
-                iterations: 0,
-                consumed: initial.consumed.clone(),
-                changes: Vec::new(),
-            }),
-            trace: None,
-        };
+        let spec = call_spec(&loaded, device, &initial);
         let memory = Arc::new(EpochMemory::create(graph, plan, &spec, None)?);
         memory.arena().make_present(false);
         border::write_start(&memory, &initial.channels);
@@ -185,6 +161,37 @@ impl Caller {
         }
         self.has_failed = false;
         Ok(())
+    }
+}
+
+/// The one epoch of a program that is called, whose queues hold a block.
+fn call_spec(loaded: &LoadedProgram, device: DeviceId, initial: &State) -> EpochSpec {
+    let graph = &loaded.program.graph;
+    let block = loaded.program.plans[loaded.main].block;
+    let sink_specs = graph.sinks().map(|(id, actor)| SinkSpec {
+        capacity: block * loaded.tokens_per_iteration(id),
+        token_bytes: actor.inputs[0].token.bytes(),
+        given_out: 0,
+    });
+    EpochSpec {
+        epoch: 0,
+        mode: 0,
+        plan: loaded.main,
+        devices: vec![device],
+        limit: u64::MAX,
+        pad: false,
+        saves: None,
+        bases: graph.sources().map(|_| 0).collect(),
+        sinks: sink_specs.collect(),
+        spin_long: false,
+        checksums: false,
+        deny_memory: false,
+        live: graph.actors.iter().any(has_live).then(|| LiveStart {
+            iterations: 0,
+            consumed: initial.consumed.clone(),
+            changes: Vec::new(),
+        }),
+        trace: None,
     }
 }
 

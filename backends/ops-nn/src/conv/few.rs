@@ -7,6 +7,7 @@
 
 use super::super::cx::{Body, Tensors};
 use super::super::gemm::{Act, Extra, Left, MatrixLayout, PANEL, ProductSize, Tile, Weights, gemm};
+use super::super::index::transpose;
 use super::ConvShape;
 use super::gathered::{Padded, window_spots, window_taps};
 
@@ -64,10 +65,7 @@ impl FewOutputs {
     }
 
     fn padded_len(&self) -> usize {
-        match self.padded.any {
-            true => self.shape.channels * self.padded.plane,
-            false => 0,
-        }
+        self.padded.scratch_len(self.shape.channels)
     }
 
     /// Floats of the windows in scratch memory.
@@ -128,22 +126,18 @@ impl Body for FewOutputs {
         let input_length = self.shape.channels * self.shape.window.input_plane();
         for batch in 0..self.shape.batch {
             let image = &input[batch * input_length..][..input_length];
-            let channels = if self.padded.any {
-                self.padded.fill(&self.shape.window, image, padded);
-                &*padded
-            } else {
-                image
-            };
+            let channels = self.padded.planes(&self.shape.window, image, padded);
             let rows = self.windows(channels, windows);
 
             let at = batch * self.output_len();
             // The product accumulates on what is added, which is the result's first value.
             if let Some(added) = added {
-                transpose(&added[at..][..self.output_len()], size.rows, result);
+                let own_added = &added[at..][..self.output_len()];
+                transpose(own_added, result, size.rows, size.columns, size.rows);
             }
             gemm(size, rows, &self.weights, result, size.columns, extra);
             let own_output = &mut output[at..][..self.output_len()];
-            transpose(result, size.columns, own_output);
+            transpose(result, own_output, size.columns, size.rows, size.columns);
         }
     }
 
@@ -160,14 +154,4 @@ fn equal_step(offsets: &[u32]) -> Option<usize> {
     steps
         .all(|step| step == Some(first))
         .then_some(first as usize)
-}
-
-/// The transposed matrix, whose rows are the columns of one with rows of so many elements.
-fn transpose(matrix: &[f32], row_length: usize, transposed: &mut [f32]) {
-    let rows = matrix.len() / row_length;
-    for (column, own) in transposed.chunks_exact_mut(rows).enumerate() {
-        for (row, element) in own.iter_mut().enumerate() {
-            *element = matrix[row * row_length + column];
-        }
-    }
 }

@@ -66,6 +66,28 @@ impl Padded {
         }
     }
 
+    /// Floats of scratch memory for so many channels.
+    pub(super) fn scratch_len(&self, channels: usize) -> usize {
+        match self.any {
+            true => channels * self.plane,
+            false => 0,
+        }
+    }
+
+    /// Planes of the input with their padding: filled into `scratch`, or where they are if there is none.
+    pub(super) fn planes<'a>(
+        &self,
+        window: &Window,
+        input: &'a [f32],
+        scratch: &'a mut [f32],
+    ) -> &'a [f32] {
+        if !self.any {
+            return input;
+        }
+        self.fill(window, input, scratch);
+        scratch
+    }
+
     fn offset(&self, z: usize, y: usize, x: usize) -> usize {
         (z * self.dims[1] + y) * self.dims[2] + x
     }
@@ -110,10 +132,7 @@ impl Gathered {
 
     /// Floats of the padded channels of a group.
     fn padded_len(&self) -> usize {
-        match self.padded.any {
-            true => self.shape.group_channels() * self.padded.plane,
-            false => 0,
-        }
+        self.padded.scratch_len(self.shape.group_channels())
     }
 
     /// The filters of one group over the channels of one group, `channels`, which are padded.
@@ -266,12 +285,7 @@ impl Body for Gathered {
             let group = n % shape.groups;
             let group_input = &input[n * input_length..][..input_length];
             let group_output = &mut output[n * output_length..][..output_length];
-            let channels = if self.padded.any {
-                self.padded.fill(&shape.window, group_input, padded);
-                &*padded
-            } else {
-                group_input
-            };
+            let channels = self.padded.planes(&shape.window, group_input, padded);
             // The product accumulates on what is added, which is the result's first value.
             if let Some(added) = added {
                 group_output.copy_from_slice(&added[n * output_length..][..output_length]);
