@@ -1,12 +1,14 @@
-//! Calls of small networks on the calling thread beside sessions and other engines, in microseconds for one call.
+//! Calls of networks on the calling thread beside sessions and other engines, in microseconds for one call.
 //!
-//! `cargo bench -p zbmd-tests --bench calls [-- FILTER]`. Ours is calibrated, for one CPU device in blocks of one call:
+//! `cargo bench -p zbmd-tests --bench calls [-- FILTER]`, for the shared models, and those of the folder that `ZBMD_MODELS`
+//! names. Ours is calibrated, for one CPU device in blocks of one call:
 //! `call` by `Caller::call`, `session` with tokens pushed and results pulled by another thread, one call after the other.
-//! With `ZBMD_RIVALS` naming a Python that has `onnxruntime` or `openvino`, these run on one thread by turns with ours; what
+//! With `ZBMD_RIVALS` naming a Python that has `onnxruntime`, `openvino`, `MNN` or `ncnn` (with `pnnx`), these run on one
+//! thread by turns with ours, in f32; what
 //! Python adds to a call, some microseconds, is in their times. `ratio` is the median of the turns' ratios of our call to
 //! the quickest of them. The results of calls are compared with the interpreter's, bit by bit.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -18,9 +20,20 @@ use zbmd_tests::data;
 use zbmd_tests::onnx::{call_options, model_inputs};
 use zbmd_tests::rival_process::RivalProcess;
 
-const MODELS: [&str; 4] = ["mnist", "silero_vad", "llama_block_decode", "bert_tiny"];
-const ENGINES: [&str; 2] = ["ort", "openvino"];
-const TURNS: usize = 15;
+const MODELS: [&str; 10] = [
+    "mnist",
+    "silero_vad",
+    "llama_block_decode",
+    "bert_tiny",
+    "light_shufflenet",
+    "light_squeezenet",
+    "mobilenet_v2",
+    "light_inception_v1",
+    "light_zfnet512",
+    "light_resnet50",
+];
+const ENGINES: [&str; 4] = ["ort", "openvino", "mnn", "ncnn"];
+const TURNS: usize = 11;
 /// Seconds of one turn.
 const TURN_SECONDS: f64 = 0.2;
 
@@ -35,11 +48,32 @@ fn main() {
     print!("{:<20} {:>9} {:>9}", "model", "call", "session");
     ENGINES.iter().for_each(|engine| print!(" {engine:>9}"));
     println!(" {:>7}", "ratio");
-    for name in MODELS {
+    let shared = MODELS.map(|name| (folder.clone(), name.to_owned()));
+    for (folder, name) in shared.into_iter().chain(more_models()) {
         if words.iter().all(|word| name.contains(word.as_str())) {
-            print_row(&folder, name);
+            print_row(&folder, &name);
         }
     }
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    println!("load {}", load.split(' ').next().unwrap_or("unknown"));
+}
+
+/// Folders and names of the models that `ZBMD_MODELS` adds.
+fn more_models() -> Vec<(PathBuf, String)> {
+    let Some(folder) = std::env::var_os("ZBMD_MODELS").map(PathBuf::from) else {
+        return Vec::new();
+    };
+    let entries = std::fs::read_dir(&folder).expect("ZBMD_MODELS is a folder");
+    let files = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let stems = files.filter_map(|file| Some(file.strip_suffix(".onnx")?.to_owned()));
+    let mut names: Vec<String> = stems
+        .filter(|name| !MODELS.contains(&name.as_str()))
+        .collect();
+    names.sort();
+    names
+        .into_iter()
+        .map(|name| (folder.clone(), name))
+        .collect()
 }
 
 fn print_row(folder: &Path, name: &str) {
@@ -57,7 +91,7 @@ fn print_row(folder: &Path, name: &str) {
 
     let mut rivals: Vec<Option<RivalProcess>> =
         ENGINES.map(|engine| start_rival(engine, &path)).into();
-    let calls = (TURN_SECONDS / call_seconds(&mut caller, &inputs, 20)) as u64;
+    let calls = (TURN_SECONDS / call_seconds(&mut caller, &inputs, 5)).ceil() as u64;
     let mut call_times = Vec::new();
     let mut session_times = Vec::new();
     let mut rival_times = vec![Vec::new(); rivals.len()];

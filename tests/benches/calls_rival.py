@@ -1,10 +1,13 @@
-"""Times calls of an ONNX model, one at a time, on one thread: calls_rival.py ENGINE MODEL, with ENGINE ort or openvino.
+"""Times calls of an ONNX model, one at a time, on one thread: calls_rival.py ENGINE MODEL, with ENGINE ort, openvino, mnn or
+ncnn. The last two convert the model by `mnnconvert` and `pnnx`, which lie beside the Python.
 
 Says "ready" once the model is loaded; then each line of the standard input is a number of calls, and the answer the
 seconds of one of them. Inputs and outputs stay where the engine wants them, so that as little as can be is Python's.
 """
 import os
+import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -25,7 +28,7 @@ def feed_of(i, name, shape):
     return (np.arange(n, dtype=np.float32) / np.float32(n)).reshape(shape)
 
 
-if engine == "ort":
+def ort_call():
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -42,9 +45,10 @@ if engine == "ort":
     for value, output in zip(session.get_outputs(), binding.get_outputs()):
         binding.bind_ortvalue_output(value.name, output)
 
-    def call():
-        session.run_with_iobinding(binding)
-else:
+    return lambda: session.run_with_iobinding(binding)
+
+
+def openvino_call():
     import openvino as ov
 
     core = ov.Core()
@@ -73,15 +77,102 @@ else:
     for i, feed in enumerate(feeds):
         request.set_input_tensor(i, ov.Tensor(np.ascontiguousarray(feed)))
 
+    return request.infer
+
+
+def static_inputs():
+    """Name, shape and token of each input of the file; weights that it lists among them are none."""
+    import onnx
+
+    model = onnx.load(path)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    feeds = []
+    for i, value in enumerate(inputs):
+        dims = [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+        feeds.append((value.name, np.ascontiguousarray(feed_of(i, value.name, dims))))
+    return model, feeds
+
+
+def converted(command):
+    """Runs a converter; its output is of no interest unless it fails."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{command[0]}: {done.stdout[-400:]}")
+
+
+def saved_inputs(folder):
+    """The model with weights that are no inputs, in a file that the converters take."""
+    import onnx
+
+    model, feeds = static_inputs()
+    plain = os.path.join(folder, "model.onnx")
+    onnx.save(model, plain)
+    return plain, feeds
+
+
+def mnn_call():
+    import MNN
+
+    folder = tempfile.mkdtemp()
+    plain, feeds = saved_inputs(folder)
+    there = os.path.join(folder, "model.mnn")
+    tool = os.path.join(os.path.dirname(sys.executable), "mnnconvert")
+    converted([tool, "-f", "ONNX", "--modelFile", plain, "--MNNModel", there, "--bizCode", "x"])
+    net = MNN.Interpreter(there)
+    session = net.createSession({"numThread": 1, "precision": "high", "backend": "CPU"})
+    kinds = {np.dtype(np.float32): MNN.Halide_Type_Float, np.dtype(np.int32): MNN.Halide_Type_Int}
+    for name, feed in feeds:
+        net.resizeTensor(net.getSessionInput(session, name), feed.shape)
+    net.resizeSession(session)
+    for name, feed in feeds:
+        # It knows no 64-bit integers.
+        feed = feed.astype(np.int32) if feed.dtype == np.int64 else feed
+        token = MNN.Tensor(feed.shape, kinds[feed.dtype], feed, MNN.Tensor_DimensionType_Caffe)
+        net.getSessionInput(session, name).copyFrom(token)
+    return lambda: net.runSession(session)
+
+
+def ncnn_call():
+    import ncnn
+
+    folder = tempfile.mkdtemp()
+    plain, feeds = saved_inputs(folder)
+    tool = os.path.join(os.path.dirname(sys.executable), "pnnx")
+    types = {np.dtype(np.float32): "f32", np.dtype(np.int64): "i64"}
+    shapes = ",".join(f"{list(feed.shape)}{types[feed.dtype]}".replace(" ", "") for _, feed in feeds)
+    converted([tool, plain, f"inputshape={shapes}"])
+    net = ncnn.Net()
+    net.opt.num_threads = 1
+    net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_bf16_storage = False
+    stem = plain[: -len(".onnx")]
+    if net.load_param(stem + ".ncnn.param") != 0 or net.load_model(stem + ".ncnn.bin") != 0:
+        sys.exit("ncnn does not load what pnnx has made")
+    # A batch of one is no dimension there.
+    tokens = [ncnn.Mat(np.squeeze(feed, 0) if feed.ndim > 1 else feed).clone() for _, feed in feeds]
+
     def call():
-        request.infer()
+        extractor = net.create_extractor()
+        for i, token in enumerate(tokens):
+            extractor.input(f"in{i}", token)
+        code, _ = extractor.extract("out0")
+        if code != 0:
+            sys.exit(f"ncnn fails with {code}")
+
+    return call
 
 
+# What the converters and libraries print is no answer.
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+call = {"ort": ort_call, "openvino": openvino_call, "mnn": mnn_call, "ncnn": ncnn_call}[engine]()
 call()
-print("ready", flush=True)
+print("ready", file=answers, flush=True)
 for line in sys.stdin:
     calls = int(line)
     start = time.perf_counter()
     for _ in range(calls):
         call()
-    print((time.perf_counter() - start) / calls, flush=True)
+    print((time.perf_counter() - start) / calls, file=answers, flush=True)

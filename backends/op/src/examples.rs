@@ -55,6 +55,7 @@ const INPUTS: &[(&str, &str)] = &[
         "x:T[1,2,4,4] scale:T[2] bias:T[2]",
     ),
     ("NnLRN", "x:T[1,2,4,4]"),
+    ("NnLRNChannelsLast", "x:T[1,4,4,4]"),
     ("NnLSTM", "x:T[2,1,3] w:T[1,8,3] r:T[1,8,2]"),
     ("NnLpPool", "x:T[1,2,4,4]"),
     ("NnMax", "x0:T[4,4] x1:T[4]"),

@@ -304,6 +304,99 @@ pub(crate) fn gemm(
     });
 }
 
+/// Products of one size, and the distances from one to the next, in elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Batch {
+    pub(crate) count: usize,
+    pub(crate) left: usize,
+    pub(crate) packed: usize,
+    pub(crate) result: usize,
+}
+
+/// As many products as the batch has, each of dense rows with a packed matrix into dense rows: cores share the products.
+pub(crate) fn gemm_batch(
+    batch: Batch,
+    size: ProductSize,
+    left: Left<'_>,
+    packed: &[f32],
+    result: &mut [f32],
+    extra: Extra<'_>,
+) {
+    let ProductSize {
+        rows,
+        depth,
+        columns,
+    } = size;
+    if rows == 0 || columns == 0 || batch.count == 0 {
+        return;
+    }
+    let result_len = rows * columns;
+    assert!(
+        batch.result >= result_len && extra.row_bias.is_none() && extra.column_bias.is_none(),
+        "results lie apart, and have no bias"
+    );
+    // Each product begins as far behind the first as the last one does, at most.
+    let last = batch.count - 1;
+    let last_left = Left {
+        data: &left.data[last * batch.left..],
+        ..left
+    };
+    let last_result = &result[last * batch.result..];
+    check_sizes(
+        size,
+        &last_left,
+        &packed[last * batch.packed..],
+        last_result,
+        columns,
+        &extra,
+    );
+
+    let first = Shared(Product {
+        rows: Span::new(0, rows),
+        depth,
+        columns: Span::new(0, columns),
+        left,
+        packed,
+        result: result.as_mut_ptr(),
+        stride: columns,
+        extra,
+    });
+    let work = batch
+        .count
+        .saturating_mul(rows * columns)
+        .saturating_mul(depth);
+    team::share(work, batch.count, 1, &|part| {
+        let products = ProductBatch {
+            first: first.get(),
+            batch,
+            part: Span::new(part.start, part.end),
+        };
+        // SAFETY: the last product fits, and those before it lie before it; results have no element in common.
+        unsafe { run_wide(products) }
+    });
+}
+
+/// Some products of a batch.
+struct ProductBatch<'a> {
+    first: Product<'a>,
+    batch: Batch,
+    part: Span,
+}
+
+impl Wide for ProductBatch<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const FMA: bool>(self) {
+        for n in self.part.start..self.part.end {
+            let mut product = self.first;
+            product.left.data = &product.left.data[n * self.batch.left..];
+            product.packed = &product.packed[n * self.batch.packed..];
+            product.result = product.result.wrapping_add(n * self.batch.result);
+            // SAFETY: the caller's promise.
+            unsafe { nest::<V, FMA>(product) }
+        }
+    }
+}
+
 /// Panics unless every element that [`nest`] reads or writes is inside its slice. The kernels use pointers: this is what
 /// makes [`gemm`] a safe function.
 fn check_sizes(

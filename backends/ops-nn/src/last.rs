@@ -8,6 +8,7 @@
 mod depthwise;
 mod pool;
 mod rows;
+mod winograd;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -23,8 +24,12 @@ use depthwise::{Depthwise, Reuse};
 pub(super) use pool::{global, pool};
 pub(super) use rows::{FilterLayout, grid_places};
 use rows::{Rows, packed_filters};
+use winograd::Winograd;
 use zbmd_op::OpError;
 use zbmd_op::simd::{Isa, Loop};
+
+/// Whether a convolution is made with few multiplications, by transformed tiles.
+const WINOGRAD: &str = "winograd";
 
 /// A batch of images.
 #[derive(Clone)]
@@ -83,6 +88,15 @@ pub(super) fn conv(cx: &Cx<'_>) -> Planned {
     let is_depthwise = layout.group_channels == 1 && layout.group_filters == 1;
     if is_depthwise {
         return Ok(depthwise_plan(out, operands).flops(3.0 * flops));
+    }
+    if cx.flag(WINOGRAD, false)? {
+        let window = &operands.image.window;
+        if !winograd::is_possible(window, &layout) {
+            let message = "is 1, of windows that are not 3 × 3 or 5 × 5 pixels, step by more than one, or see groups of channels";
+            return Err(cx.args.error(WINOGRAD, message, "leave it out"));
+        }
+        let operations = winograd::operations(window, &layout) * batch as f64;
+        return Ok(winograd_plan(out, operands, layout).products(operations));
     }
     Ok(rows_plan(out, operands, layout).products(flops))
 }
@@ -163,6 +177,25 @@ fn rows_plan(out: TokenType, operands: ConvOperands, layout: FilterLayout) -> Pl
     plan.packs(1, move || {
         let weights = constant_f32(&own_weights).unwrap_or_default();
         packed_filters(&weights, layout)
+    })
+}
+
+/// Transformed tiles of pixels times transformed weights.
+fn winograd_plan(out: TokenType, operands: ConvOperands, layout: FilterLayout) -> Plan {
+    let own_weights = operands.weights.clone();
+    let make = move |tile| {
+        let bias = operands.bias_floats();
+        let weights = constant_f32(&operands.weights).unwrap_or_default();
+        let kept = operands.weights.packed.clone();
+        let transform_now = || winograd::transformed_filters(&weights, &layout);
+        let packed = Weights::new(kept, winograd::packed_len(&layout), transform_now)?;
+        let body = Winograd::new(operands.image, layout, packed, bias, operands.act, tile);
+        Ok(Box::new(body) as Box<dyn Body>)
+    };
+    let plan = Plan::in_variants(vec![out], &Tile::ALL, make).over([3]);
+    plan.packs(1, move || {
+        let weights = constant_f32(&own_weights).unwrap_or_default();
+        winograd::transformed_filters(&weights, &layout)
     })
 }
 

@@ -14,7 +14,7 @@ use zbmd_op::simd::{self, CHAINS, Isa, Loop, fold_chains};
 
 pub(super) use axes::{LpNormSpec, MEAN_VARIANCE_EPSILON, MeanVarianceSpec, lp, mean_variance};
 pub(super) use determinant::det;
-pub(super) use local_response::{LrnSpec, lrn};
+pub(super) use local_response::{LrnSpec, lrn, lrn_channels_last};
 
 /// Normalisation of batches.
 pub(super) struct BatchNormSpec {

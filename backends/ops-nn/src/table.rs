@@ -68,6 +68,9 @@ pub(super) fn meaning(name: &str) -> &'static str {
         "y_min" | "y_max" => {
             "bound of the result's bytes, as an activation leaves it (default that of its type)"
         }
+        "winograd" => {
+            "whether tiles of 6 x 6 pixels are transformed for fewer multiplications (default 0): windows of 3 x 3 or 5 x 5, stride 1; errors are some ten times those of direct sums"
+        }
         "channels_last" => "whether channels are the last dimension (default 0)",
         "equation" => "the sum in Einstein's notation",
         _ => "as the attribute of the ONNX operator of the same name",
@@ -156,7 +159,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "Col2Im" "x:T image_shape!:int block_shape!:int -> y:T; T: float" ["dilations pads strides"] "image_shape: [4, 4], block_shape: [2, 2], strides: [2, 2]" true "columns of windows summed into an image" |c, _| movement::col2im(c);
     "Concat" "x*:T[] -> y:T; T: real" ["axis"] "" false "tensors one behind the other along an axis" parsed!(|c| AxisSpec::of(c, 0, c.dims(0)?.len()), movement::concat, concat);
     "Conv" "x:T w:^T b?:^T added?:T -> y:T; T: float" ["act act_max act_min auto_pad dilations group kernel_shape math pads strides"] "" true "convolution; `added` is added before the activation" parsed!(ConvSpec::of, conv::conv, conv);
-    "ConvChannelsLast" "x:f32 w!:float b~:float added?:f32 -> y:f32" ["act act_max act_min auto_pad dilations group kernel_shape pads strides"] "w: [[[[1.0, 0.5], [0.5, 1.0]]]]" false "convolution of [n, h, w, c]; no ONNX operator" |c, _| last::conv(c);
+    "ConvChannelsLast" "x:f32 w!:float b~:float added?:f32 -> y:f32" ["act act_max act_min auto_pad dilations group kernel_shape pads strides winograd"] "w: [[[[1.0, 0.5], [0.5, 1.0]]]]" false "convolution of [n, h, w, c]; no ONNX operator" |c, _| last::conv(c);
     "ConvInteger" "x:X w:W x_zero?:X w_zero?:W -> y:i32; X: i8|u8, W: i8|u8" ["auto_pad dilations group kernel_shape pads strides"] "" false "convolution of bytes into 32-bit integers" parsed!(ConvShape::of_bytes, conv::conv_integer, conv_integer);
     "ConvTranspose" "x:T w:^T b?:^T -> y:T; T: float" ["auto_pad dilations group kernel_shape output_padding output_shape pads strides"] "" true "transposed convolution" parsed!(TransposedConvSpec::of, conv::conv_transpose, conv_transpose);
     "Cos" "x:T -> y:T; T: float" [""] "" true "cosine" named!(UnarySpec::of, unary::unary, unary);
@@ -202,6 +205,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "IsInf" "x:float -> y:bool" ["detect_negative detect_positive"] "" true "whether infinite" parsed!(InfinitySpec::of, elementwise::is_infinite, is_infinite);
     "IsNaN" "x:float -> y:bool" [""] "" true "whether not a number" both!(elementwise::test, arithmetic);
     "LRN" "x:T -> y:T; T: float" ["alpha beta bias size"] "size: 3" true "normalisation over neighbouring channels" parsed!(LrnSpec::of, norm::lrn, lrn);
+    "LRNChannelsLast" "x:f32 -> y:f32" ["alpha beta bias size"] "size: 3" false "normalisation over neighbouring channels of [n, h, w, c]; no ONNX operator" |c, _| norm::lrn_channels_last(c);
     "LSTM" "x:T w:^T r:^T b?:^T lengths?:int h?:^T c?:^T p?:^T -> y:T last:T cell:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size input_forget layout"] "hidden_size: 2" true "long short-term memory over a sequence" parsed!(|c| RecurrentSpec::of(c, Cell::Lstm), recurrent::recurrent, recurrent);
     "LayerNormalization" "x:T scale?:^T bias?:^T -> y:T mean:f32 deviation:f32; T: float" ["axis epsilon stash_type"] "" true "normalisation over the last dimensions" parsed!(|c| LayerNormSpec::of(c, false), norm::layer, layer_norm);
     "LeakyRelu" "x:T -> y:T; T: float" ["alpha"] "" true "x, scaled where it is negative" named!(UnarySpec::of, unary::unary, unary);

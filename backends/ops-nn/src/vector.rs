@@ -83,6 +83,10 @@ pub(super) trait Vector: Copy {
     unsafe fn zero() -> Self;
     unsafe fn load(from: *const f32) -> Self;
     unsafe fn store(self, to: *mut f32);
+    /// The first `count` floats, at most sixteen, and zeros behind them; nothing else is read.
+    unsafe fn load_first(from: *const f32, count: usize) -> Self;
+    /// Stores the first `count` lanes, at most sixteen, and nothing else.
+    unsafe fn store_first(self, to: *mut f32, count: usize);
     /// `self + a·b` for one a.
     unsafe fn add_product(self, a: f32, b: Self) -> Self;
     /// `self + a·b`, lane by lane.
@@ -114,6 +118,18 @@ impl Vector for Plain {
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller promises sixteen writable floats.
         unsafe { to.cast::<[f32; PANEL]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn load_first(from: *const f32, count: usize) -> Self {
+        let mut lanes = [0.0; PANEL];
+        // SAFETY: the caller promises so many readable floats.
+        unsafe { std::ptr::copy_nonoverlapping(from, lanes.as_mut_ptr(), count.min(PANEL)) };
+        Self(lanes)
+    }
+    #[inline(always)]
+    unsafe fn store_first(self, to: *mut f32, count: usize) {
+        // SAFETY: the caller promises so many writable floats.
+        unsafe { std::ptr::copy_nonoverlapping(self.0.as_ptr(), to, count.min(PANEL)) };
     }
     #[inline(always)]
     unsafe fn add_product(self, a: f32, b: Self) -> Self {
@@ -159,6 +175,32 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub(super) struct V256(__m256, __m256);
 
+    /// The mask of the first `count` of sixteen lanes.
+    #[inline(always)]
+    fn first_lanes(count: usize) -> __mmask16 {
+        u16::MAX
+            .checked_shr(16_u32.saturating_sub(count as u32))
+            .unwrap_or(0)
+    }
+
+    /// The masks of the first `count` of sixteen lanes in two halves.
+    ///
+    /// # Safety
+    /// The processor has AVX2.
+    #[inline(always)]
+    unsafe fn first_half_lanes(count: usize) -> (__m256i, __m256i) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let count = _mm256_set1_epi32(count as i32);
+            let low = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let high = _mm256_add_epi32(low, _mm256_set1_epi32(8));
+            (
+                _mm256_cmpgt_epi32(count, low),
+                _mm256_cmpgt_epi32(count, high),
+            )
+        }
+    }
+
     // SAFETY of all blocks below: these types are used inside `wide512` and `wide256` only, whose callers have
     // checked for the instructions; pointers are the caller's promise.
     impl Vector for V512 {
@@ -177,6 +219,16 @@ mod x86 {
         unsafe fn store(self, to: *mut f32) {
             // SAFETY: see above.
             unsafe { _mm512_storeu_ps(to, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn load_first(from: *const f32, count: usize) -> Self {
+            // SAFETY: see above. Lanes outside the mask are not read.
+            Self(unsafe { _mm512_maskz_loadu_ps(first_lanes(count), from) })
+        }
+        #[inline(always)]
+        unsafe fn store_first(self, to: *mut f32, count: usize) {
+            // SAFETY: see above. Lanes outside the mask are not written.
+            unsafe { _mm512_mask_storeu_ps(to, first_lanes(count), self.0) }
         }
         #[inline(always)]
         unsafe fn add_product(self, a: f32, b: Self) -> Self {
@@ -234,6 +286,26 @@ mod x86 {
             unsafe {
                 _mm256_storeu_ps(to, self.0);
                 _mm256_storeu_ps(to.add(8), self.1);
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_first(from: *const f32, count: usize) -> Self {
+            // SAFETY: see above. Lanes outside the masks are not read.
+            unsafe {
+                let (low, high) = first_half_lanes(count);
+                Self(
+                    _mm256_maskload_ps(from, low),
+                    _mm256_maskload_ps(from.wrapping_add(8), high),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_first(self, to: *mut f32, count: usize) {
+            // SAFETY: see above. Lanes outside the masks are not written.
+            unsafe {
+                let (low, high) = first_half_lanes(count);
+                _mm256_maskstore_ps(to, low, self.0);
+                _mm256_maskstore_ps(to.wrapping_add(8), high, self.1);
             }
         }
         #[inline(always)]

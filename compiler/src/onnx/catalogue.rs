@@ -64,6 +64,26 @@ pub(super) fn resolve(
     registry.resolve_any_size(op.name, &cx)
 }
 
+/// A tensor op with its operands as an actor without a name.
+pub(super) fn actor_of(
+    graph: &Graph,
+    op: &'static TensorOp,
+    params: &Params,
+    inputs: &[Option<ValueId>],
+    signature: Signature,
+) -> Actor {
+    Actor {
+        name: String::new(),
+        role: Role::Compute,
+        op: op.name.to_owned(),
+        params: full_params(graph, op, params, inputs),
+        inputs: signature.inputs,
+        outputs: signature.outputs,
+        state: Vec::new(),
+        in_place: Vec::new(),
+    }
+}
+
 /// The outputs of a tensor op without ports, computed by its kernel.
 pub(super) fn compute(
     graph: &Graph,
@@ -73,16 +93,7 @@ pub(super) fn compute(
     inputs: &[Option<ValueId>],
     signature: Signature,
 ) -> Result<Vec<Bytes>, OpError> {
-    let actor = Actor {
-        name: String::new(),
-        role: Role::Compute,
-        op: op.name.to_owned(),
-        params: full_params(graph, op, params, inputs),
-        inputs: signature.inputs,
-        outputs: signature.outputs,
-        state: Vec::new(),
-        in_place: Vec::new(),
-    };
+    let actor = actor_of(graph, op, params, inputs, signature);
 
     let kernel = registry.kernel(&actor, &graph.blobs)?;
     if kernel.scratch_bytes() > MAX_SCRATCH {

@@ -177,6 +177,7 @@ impl Pass<'_> {
             ("MaxPool" | "AveragePool" | "GlobalAveragePool" | "ReduceMean", Some(x)) => {
                 self.pool(node, x)
             }
+            ("LRN", Some(x)) => self.response(node, x),
             ("Concat", _) => self.concat(node),
             (operator, Some(x)) if ALIKE.contains(&operator) => self.alike(node, x),
             (operator, Some(_)) if BROADCAST.contains(&operator) => self.broadcast(node),
@@ -268,6 +269,12 @@ impl Pass<'_> {
         // The order of indices, an output that an image node does not have.
         pool_node.params.remove("storage_order");
         self.put(pool_node, &operator_name, vec![Some(twin_id)])
+    }
+
+    /// A normalisation over neighbouring channels.
+    fn response(&mut self, node: &Node, image_id: ValueId) -> Option<()> {
+        let twin_id = *self.twins.get(&image_id)?;
+        self.put(node.clone(), "LRNChannelsLast", vec![Some(twin_id)])
     }
 
     fn concat(&mut self, concat_node: &Node) -> Option<()> {

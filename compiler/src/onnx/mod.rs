@@ -17,6 +17,7 @@ mod proto;
 mod quantised;
 mod ron;
 mod scan;
+mod winograd;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

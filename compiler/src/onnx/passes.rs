@@ -90,6 +90,11 @@ pub(crate) const PASSES: &[Pass] = &[
         summary: "images between convolutions have their channels last",
         run: PassFunction::Plain(super::layout::channels_last),
     },
+    Pass {
+        name: "winograd",
+        summary: "convolutions of images transform tiles where that saves multiplications",
+        run: PassFunction::Asking(super::winograd::fewer_multiplications),
+    },
 ];
 
 /// Runs all passes but those in `skip`.

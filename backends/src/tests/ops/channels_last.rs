@@ -202,6 +202,34 @@ fn pools_are_those_of_channels_first() {
 }
 
 #[test]
+fn responses_are_those_of_channels_first() {
+    for (channels, size, beta) in [(40, 5, 0.75), (3, 4, 0.5), (6, 9, 0.75), (17, 1, 0.75)] {
+        let [height, width] = [5, 4];
+        let x = numbers(channels * height * width, 6);
+        let params: Params = [
+            ("size", Value::Int(size)),
+            ("alpha", Value::Float(0.5)),
+            ("beta", Value::Float(beta)),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+
+        let first = [1, channels as u32, height as u32, width as u32];
+        let (want, _) = run("NnLRN", &params, &[], &[("x", &first, &x)]);
+        let dims = [1, channels, height, width];
+        let turned = [1, height as u32, width as u32, channels as u32];
+        let x = last(&x, dims);
+        let (got, _) = run("NnLRNChannelsLast", &params, &[], &[("x", &turned, &x)]);
+        assert_eq!(
+            got,
+            last(&want, dims),
+            "{channels} channels, {size} of them"
+        );
+    }
+}
+
+#[test]
 fn bits_do_not_depend_on_the_cores() {
     // Pixels are shared, then panels of filters, then lines.
     for (c, f, g, hw, k, stride) in [

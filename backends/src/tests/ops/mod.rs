@@ -15,3 +15,4 @@ mod quantised;
 mod source_table;
 mod type_schemas;
 mod values;
+mod winograd;
