@@ -73,6 +73,7 @@ codes! {
     E0402 "the graph deadlocks",
     E0403 "an iteration is too long",
     E0404 "sample rates disagree",
+    E0405 "a state cannot be carried from request to request",
     E0501 "a link or a cost names an unknown device",
     E0502 "a pin names something unknown",
     E0503 "no device runs an actor",

@@ -19,7 +19,7 @@
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
 use zbmd_ir::verify::{Verified, VerifyError, check_graph, verify};
-use zbmd_ir::{BlobId, Graph, KernelCode, Program, TiVec};
+use zbmd_ir::{ActorId, BlobId, Graph, KernelCode, Program, TiVec};
 use zbmd_scheduler::buffers::{Mode, Unit};
 use zbmd_scheduler::search::unattended;
 use zbmd_scheduler::{Estimate, Inputs, plan_front};
@@ -35,7 +35,7 @@ use crate::diag::{Diagnostic, Diagnostics};
 use crate::front::{FrontEnd, ParsedSource, Source, parse_source};
 use crate::kernels::KernelRequest;
 use crate::modes::ModeList;
-use crate::options::CompileOptions;
+use crate::options::{CompileOptions, Replicate};
 use crate::pack::{self, PackRequest};
 use crate::pass_report::PassReport;
 use crate::pass_selection::PassSelection;
@@ -46,7 +46,7 @@ use crate::rounding::{self, Rounding, RoundingPlans};
 use crate::target::Target;
 use crate::values::Files;
 use crate::variants::VariantRequest;
-use crate::{deadlines, in_place, refusals, sample_rates};
+use crate::{deadlines, in_place, refusals, sample_rates, sequences};
 
 /// One compilation: what is asked for, and what has been read and reported so far.
 pub(crate) struct Compilation<'a> {
@@ -225,7 +225,32 @@ impl<'a> Compilation<'a> {
         self.reports.stop_on_errors()?;
 
         check_level(&model.graph, &self.files.blobs, "the analysis");
+        if self.options.sequences {
+            self.carry_states(&mut model, &repetitions)?;
+        }
         Ok(model)
+    }
+
+    /// Makes streams of what the model keeps between iterations.
+    fn carry_states(
+        &mut self,
+        model: &mut BuiltGraph,
+        repetitions: &TiVec<ActorId, u64>,
+    ) -> Result<(), Reported> {
+        // A state goes from one iteration of the model to the next.
+        if let Replicate::UpTo(_) = self.options.replicate {
+            let message = "an iteration of a sequence is one of the model, and with a number of replicas it may be several";
+            let help = "compile with `--replicate auto` or `off`";
+            self.reports
+                .sink
+                .push(Diagnostic::new(Code::E0405, message).help(help));
+        }
+        let blobs = &mut self.files.blobs;
+        sequences::carry_states(model, repetitions, blobs, &mut self.reports.sink);
+        self.reports.stop_on_errors()?;
+
+        check_level(&model.graph, &self.files.blobs, "carrying states");
+        Ok(())
     }
 
     fn take_target(&mut self) -> Result<Target, Reported> {

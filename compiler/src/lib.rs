@@ -49,6 +49,7 @@ mod reports;
 mod rounding;
 mod safetensor;
 mod sample_rates;
+mod sequences;
 mod source;
 mod stream_file;
 mod target;

@@ -105,6 +105,10 @@ pub struct CompileOptions {
     pub params: BTreeMap<String, String>,
     /// Of a model with modes, compile this one alone.
     pub mode: Option<String>,
+    /// Tokens that the model keeps between iterations become streams: an iteration takes them from sources and gives those of
+    /// the next one to sinks ([`zbmd_ir::carried_states`]). The program then keeps nothing, and whoever runs it can carry
+    /// the states of many sequences.
+    pub sequences: bool,
 }
 
 impl Default for CompileOptions {
@@ -131,6 +135,7 @@ impl Default for CompileOptions {
             skipped_passes: Vec::new(),
             params: BTreeMap::new(),
             mode: None,
+            sequences: false,
         }
     }
 }

@@ -8,6 +8,7 @@ mod mutate;
 mod onnx;
 mod quantised;
 mod rendered;
+mod sequences;
 
 use zbmd_ir::{Graph, Value};
 

@@ -76,6 +76,7 @@
 
 pub mod bundle;
 pub mod burst;
+mod carried;
 mod contingency;
 mod dependence;
 mod device_kind;
@@ -108,6 +109,7 @@ pub mod trace;
 pub mod verify;
 pub mod walk;
 
+pub use carried::*;
 pub use contingency::*;
 pub use dependence::*;
 pub use device_kind::DeviceKind;

@@ -467,6 +467,10 @@ pub(crate) struct Compile {
     /// Graph iterations in a block; by default chosen for throughput
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) block: Option<u64>,
+    /// Compile for sequences of requests: what the model keeps between iterations comes from sources and goes to sinks, so that
+    /// `zbmd-serve` can keep it for each sequence
+    #[arg(long)]
+    pub(crate) sequences: bool,
     /// Bound on the predicted latency, such as 5ms
     #[arg(long, value_name = "TIME", value_parser = units::duration_ns)]
     pub(crate) max_latency: Option<u64>,

@@ -100,6 +100,7 @@ pub(crate) fn compile_options(args: &Compile, voice: Voice) -> Result<CompileOpt
         },
         replicate: args.replicate,
         math: args.math,
+        sequences: args.sequences,
         buckets: args.buckets.clone(),
         cubins: (!args.cubin.is_empty()).then(|| Cubins::new(args.cubin.clone())),
         ..given

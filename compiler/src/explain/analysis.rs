@@ -112,6 +112,31 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "48000 / 3 is 16000: correct the statement or the resampling."
     ),
+    Page {
+        code: Code::E0405,
+        text: "A model compiled with `--sequences` gives its state to a sink at the end of an iteration and takes it from a \
+               source at the start of the next. That needs initial tokens that an iteration reads first, all of them and \
+               nothing else, and writes last. Here an iteration also reads tokens that it wrote itself, or older ones, or \
+               an op keeps a state inside.",
+        example: Example::Command {
+            files: &[(
+                "model.ron",
+                br#"Model(
+    sources: { "in": Stream(dtype: f32, rate: 4) },
+    actors: { "sum": Expr("x + y", inputs: { "x": f32, "y": f32 }) },
+    sinks: { "out": Stream() },
+    channels: [
+        (from: "in", to: ["sum.x"]),
+        (from: "sum", to: ["sum.y"], initial: [0.0]),
+        (from: "sum", to: ["out"]),
+    ],
+)
+"#,
+            )],
+            command: "compile model.ron --sequences",
+        },
+        fix: "let an iteration be one firing of the loop: with `rate: 1`, or with tokens of the shape `[4]`.",
+    },
     machine!(
         E0501,
         "A link of the machine joins a device that is not listed, or a device to itself; or measured costs are given \

@@ -56,6 +56,12 @@ pub(crate) struct Args {
     /// Requests of each model that may wait; one more is refused
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) queue: u32,
+    /// Sequences of each model that keeps a state; a request that starts one more is refused
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) sequences: u32,
+    /// Forget a sequence that nothing is asked of for so long
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub(crate) sequence_idle: Duration,
     /// Where workers run: in threads of this process, or in a process of its own each GPU, or each device
     #[arg(long, value_name = "WHERE", default_value = "processes")]
     pub(crate) isolation: Where,

@@ -7,10 +7,11 @@ use crate::engine::readiness::Phase;
 pub(crate) const NAME: &str = "zbmd";
 
 /// Extensions of the protocol that are spoken here.
-pub(crate) const EXTENSIONS: [&str; 4] = [
+pub(crate) const EXTENSIONS: [&str; 5] = [
     "binary_tensor_data",
     "model_configuration",
     "model_repository",
+    "sequence",
     "statistics",
 ];
 

@@ -1,10 +1,14 @@
 //! A request to infer on its way through a model, whatever protocol it came by: read, admitted, computed, written, counted.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
 
 use crate::engine::RunningModel;
-use crate::engine::admission::{Computed, Refusal};
+use crate::engine::admission::{Computed, Refusal, Submission};
 use crate::protocol::request::{InferRequest, Tensors};
+use crate::sequence::SequenceStep;
 use crate::stats::{AnsweredTimes, RefusedFor};
 
 /// Why a request is not answered.
@@ -16,58 +20,115 @@ pub(crate) enum Rejection {
     Refused(Refusal),
 }
 
-/// Answers a request whose bytes have arrived. `read` says what it asks for and `write` makes the answer of what was computed; both
-/// say what is wrong with it.
-pub(crate) async fn infer<Answer>(
-    running: &RunningModel,
+/// A request that was admitted.
+pub(crate) struct Admitted {
+    running: Arc<RunningModel>,
+    request: InferRequest,
+    computed: oneshot::Receiver<Computed>,
+    arrived: Instant,
+    /// Until it was read.
+    input_time: Duration,
+}
+
+/// Admits a request whose bytes have arrived. `read` says what it asks for, or what is wrong with it. Requests are computed in the
+/// order in which they are admitted.
+///
+/// # Errors
+/// Why it is not admitted, which is counted.
+pub(crate) fn admit(
+    running: &Arc<RunningModel>,
     arrived: Instant,
     read: impl FnOnce(Tensors<'_>) -> Result<InferRequest, String>,
-    write: impl FnOnce(&InferRequest, Computed) -> Result<Answer, String>,
-) -> Result<Answer, Rejection> {
+) -> Result<Admitted, Rejection> {
     let model = &running.model;
     let tensors = Tensors {
         inputs: &model.inputs,
         outputs: &model.outputs,
     };
-    let read = read(tensors).map_err(Rejection::Request);
-    let answer = match read {
-        Ok(request) => compute(running, arrived, request, write).await,
-        Err(rejection) => Err(rejection),
+    let admitted = read(tensors).map_err(Rejection::Request);
+    let admitted = admitted.and_then(|request| submit(running, arrived, request));
+    admitted.inspect_err(|rejection| count(running, arrived, rejection))
+}
+
+fn submit(
+    running: &Arc<RunningModel>,
+    arrived: Instant,
+    mut request: InferRequest,
+) -> Result<Admitted, Rejection> {
+    check_sequence(running, request.step.as_ref())?;
+    let input_time = arrived.elapsed();
+    let submission = Submission {
+        inputs: std::mem::take(&mut request.inputs),
+        timeout: request.timeout,
+        step: request.step.clone(),
     };
-    answer.inspect_err(|rejection| {
-        let stats = &running.stats;
-        stats.refused(RefusedFor::of(rejection), arrived.elapsed());
+    let computed = running.submit(submission).map_err(Rejection::Refused)?;
+    Ok(Admitted {
+        running: Arc::clone(running),
+        request,
+        computed,
+        arrived,
+        input_time,
     })
 }
 
-async fn compute<Answer>(
-    running: &RunningModel,
-    arrived: Instant,
-    mut request: InferRequest,
-    write: impl FnOnce(&InferRequest, Computed) -> Result<Answer, String>,
-) -> Result<Answer, Rejection> {
-    let input_time = arrived.elapsed();
-    let inputs = std::mem::take(&mut request.inputs);
-    let submitted = running.submit(inputs, request.timeout);
-    let computed = submitted.map_err(Rejection::Refused)?.await;
-    // Without an answer the model has failed, and says why to whoever comes next.
-    let computed = computed.map_err(|_| {
-        let why = "its run ended and is not begun anew".to_owned();
-        Rejection::Refused(Refusal::Failed { why })
-    })?;
+/// A state belongs to a sequence, and a sequence to a model that keeps a state.
+fn check_sequence(running: &RunningModel, step: Option<&SequenceStep>) -> Result<(), Rejection> {
+    let name = &running.model.name;
+    match (running.keeps_state(), step) {
+        (true, None) => Err(Rejection::Request(format!(
+            "inference request to model `{name}` must specify a non-zero or non-empty correlation ID, as the parameter `sequence_id`: \
+             the model keeps a state for each sequence"
+        ))),
+        (false, Some(_)) => Err(Rejection::Request(format!(
+            "`sequence_id` is not supported by the model `{name}`, which keeps no state: leave it out"
+        ))),
+        (true, Some(_)) | (false, None) => Ok(()),
+    }
+}
 
-    let begun = Instant::now();
-    let (queued, computing) = (computed.queued, computed.computed);
-    let answer = write(&request, computed).map_err(Rejection::Request)?;
-    running.stats.answered(AnsweredTimes {
-        input: input_time,
-        queued,
-        computed: computing,
-        output: begun.elapsed(),
-        response: arrived.elapsed(),
-        timeout: request.timeout,
-    });
-    Ok(answer)
+impl Admitted {
+    /// Waits for what is computed. `write` makes the answer of it, or says why it cannot.
+    ///
+    /// # Errors
+    /// Why there is no answer, which is counted.
+    pub(crate) async fn answer<Answer>(
+        self,
+        write: impl FnOnce(&RunningModel, &InferRequest, Computed) -> Result<Answer, String>,
+    ) -> Result<Answer, Rejection> {
+        let (running, arrived) = (Arc::clone(&self.running), self.arrived);
+        let answer = self.compute(write).await;
+        answer.inspect_err(|rejection| count(&running, arrived, rejection))
+    }
+
+    async fn compute<Answer>(
+        self,
+        write: impl FnOnce(&RunningModel, &InferRequest, Computed) -> Result<Answer, String>,
+    ) -> Result<Answer, Rejection> {
+        // Without an answer the model has failed, and says why to whoever comes next.
+        let computed = self.computed.await.map_err(|_| {
+            let why = "its run ended and is not begun anew".to_owned();
+            Rejection::Refused(Refusal::Failed { why })
+        })?;
+
+        let begun = Instant::now();
+        let (queued, computing) = (computed.queued, computed.computed);
+        let answer = write(&self.running, &self.request, computed).map_err(Rejection::Request)?;
+        self.running.stats.answered(AnsweredTimes {
+            input: self.input_time,
+            queued,
+            computed: computing,
+            output: begun.elapsed(),
+            response: self.arrived.elapsed(),
+            timeout: self.request.timeout,
+        });
+        Ok(answer)
+    }
+}
+
+fn count(running: &RunningModel, arrived: Instant, rejection: &Rejection) {
+    let stats = &running.stats;
+    stats.refused(RefusedFor::of(rejection), arrived.elapsed());
 }
 
 impl RefusedFor {
@@ -79,6 +140,8 @@ impl RefusedFor {
                 Refusal::TooLate { .. } | Refusal::NotRunning => Self::Timeout,
                 Refusal::Draining => Self::Draining,
                 Refusal::Failed { .. } => Self::Failed,
+                Refusal::NotStarted { .. } => Self::Request,
+                Refusal::TooManySequences { .. } => Self::Sequences,
             },
         }
     }

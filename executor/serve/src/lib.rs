@@ -11,8 +11,9 @@
 //! | module | what it holds | may import |
 //! |---|---|---|
 //! | `tensor` | tensors, as the protocol and the model have them | nothing of these |
-//! | `protocol` | bodies of requests and answers | `tensor` |
-//! | `engine` | a model's queue, run, bound and readiness | `tensor`, `stats` |
+//! | `sequence` | names of sequences | nothing of these |
+//! | `protocol` | bodies of requests and answers | `sequence`, `tensor` |
+//! | `engine` | a model's queue, sequences, run, bound and readiness | `sequence`, `stats`, `tensor` |
 //! | `inference` | a request on its way through a model | `protocol`, `engine`, `stats` |
 //! | `description` | names, bounds and states, as all protocols say them | `engine` |
 //! | `server` | the models, and connections up to a limit | `engine`, `protocol` |
@@ -31,6 +32,7 @@ mod http;
 mod inference;
 mod protocol;
 mod repository;
+mod sequence;
 mod server;
 mod stats;
 mod tensor;
@@ -54,6 +56,7 @@ use zbmd_executor::exit;
 
 use crate::args::Args;
 use crate::engine::readiness::Phase;
+use crate::engine::sequences::SequenceLimits;
 use crate::engine::{LoadedModel, RunChoices, RunningModel};
 use crate::http::Http;
 use crate::repository::{LoadChoices, RepositoryError};
@@ -214,6 +217,10 @@ fn start_models(
         standby: !args.no_standby,
         pin: args.pin,
         queue: args.queue as usize,
+        sequences: SequenceLimits {
+            count: args.sequences as usize,
+            idle: args.sequence_idle,
+        },
     };
     let start = |model| {
         let running = RunningModel::start(model, choices.clone())?;

@@ -72,12 +72,12 @@ impl Server {
     }
 
     /// All models, by name.
-    pub(crate) fn models(&self) -> impl Iterator<Item = &RunningModel> {
-        self.models.values().map(Arc::as_ref)
+    pub(crate) fn models(&self) -> Vec<Arc<RunningModel>> {
+        self.models.values().map(Arc::clone).collect()
     }
 
-    pub(crate) fn model(&self, name: &str) -> Option<&RunningModel> {
-        self.models.get(name).map(Arc::as_ref)
+    pub(crate) fn model(&self, name: &str) -> Option<Arc<RunningModel>> {
+        self.models.get(name).map(Arc::clone)
     }
 
     /// What a client is told that asks for a model that is not here.
@@ -85,7 +85,7 @@ impl Server {
         let known: Vec<&str> = self.models.keys().map(String::as_str).collect();
         let name: String = name.chars().take(100).collect();
         format!(
-            "there is no model `{name}`; there are: {}",
+            "Request for unknown model: there is no `{name}`; there are: {}",
             known.join(", ")
         )
     }
@@ -99,7 +99,8 @@ impl Server {
     pub(crate) fn max_body_bytes(&self) -> usize {
         use crate::protocol::request::max_body_bytes;
 
-        let bodies = self.models().map(|m| max_body_bytes(&m.model.inputs));
+        let models = self.models();
+        let bodies = models.iter().map(|m| max_body_bytes(&m.model.inputs));
         bodies.max().unwrap_or(0)
     }
 
@@ -119,7 +120,7 @@ impl Server {
 
     /// Every model is ready.
     pub(crate) fn is_ready(&self) -> bool {
-        self.models().all(RunningModel::is_ready)
+        self.models().iter().all(|running| running.is_ready())
     }
 
     /// Returns when connections are to be closed: [`Self::close`].

@@ -73,15 +73,18 @@ pub(crate) enum RefusedFor {
     Draining,
     /// The model does not run any more.
     Failed,
+    /// As many sequences as are allowed.
+    Sequences,
 }
 
 impl RefusedFor {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Request,
         Self::Full,
         Self::Timeout,
         Self::Draining,
         Self::Failed,
+        Self::Sequences,
     ];
 
     /// Its name as a label.
@@ -92,6 +95,7 @@ impl RefusedFor {
             Self::Timeout => "timeout",
             Self::Draining => "draining",
             Self::Failed => "failed",
+            Self::Sequences => "sequences",
         }
     }
 }

@@ -11,6 +11,7 @@ use tokio::runtime::Runtime;
 use zbmd_backends::op::Registry;
 use zbmd_executor::Isolation;
 
+use crate::engine::sequences::SequenceLimits;
 use crate::engine::{RunChoices, RunningModel};
 use crate::protocol::answer::Answer;
 use crate::protocol::request::{InferRequest, Tensors, WantedOutput};
@@ -147,6 +148,10 @@ impl Conversations {
             standby: false,
             pin: false,
             queue: 8,
+            sequences: SequenceLimits {
+                count: 8,
+                idle: Duration::from_secs(5),
+            },
         };
         let load_choices = LoadChoices {
             registry: registry.clone(),

@@ -80,7 +80,7 @@ with http.InferenceServerClient(url, concurrency=8) as client:
     texts.set_data_from_numpy(np.full((1, 16), "1", dtype=np.object_))
     assert "no strings" in refused(lambda: client.infer("simple", [texts, inputs(True)[1]]))
     assert "missing" in refused(lambda: client.infer("simple", inputs(True)[:1]))
-    assert "no model `other`" in refused(lambda: client.infer("other", inputs(True)))
+    assert "unknown model" in refused(lambda: client.infer("other", inputs(True)))
     assert "sequence_id" in refused(lambda: client.infer("simple", inputs(True), sequence_id=5))
     statistics = client.get_inference_statistics("simple")["model_stats"][0]
     assert statistics["inference_stats"]["success"]["count"] == 70

@@ -50,6 +50,25 @@ impl Client {
         })
     }
 
+    /// Sends all requests on one stream as they are taken.
+    fn infer_stream(&self, asked: Vec<ModelInferRequest>) -> Vec<ModelStreamInferResponse> {
+        self.runtime.block_on(async {
+            let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+            grpc.ready().await.expect("connected");
+            let call =
+                PathAndQuery::from_static("/inference.GRPCInferenceService/ModelStreamInfer");
+            let asked = tonic::Request::new(tokio_stream::iter(asked));
+            let codec = ProstCodec::<ModelInferRequest, ModelStreamInferResponse>::default();
+            let told = grpc.streaming(asked, call, codec).await;
+            let mut told = told.expect("begun").into_inner();
+            let mut answers = Vec::new();
+            while let Some(answer) = told.message().await.expect("no failure") {
+                answers.push(answer);
+            }
+            answers
+        })
+    }
+
     fn infer(&self, asked: ModelInferRequest) -> Result<ModelInferResponse, Status> {
         self.call("/inference.GRPCInferenceService/ModelInfer", asked)
     }
@@ -131,7 +150,7 @@ fn the_server_says_what_it_is_and_has() {
     assert_eq!(unknown.code(), Code::NotFound);
     assert_eq!(
         unknown.message(),
-        "there is no model `other`; there are: simple"
+        "Request for unknown model: there is no `other`; there are: simple"
     );
     let unknown: Result<Empty, _> =
         client.call("/inference.GRPCInferenceService/LogSettings", Empty {});
@@ -285,31 +304,73 @@ fn a_stream_is_answered_in_order_whatever_is_wrong_with_a_request() {
         .collect();
     messages[7].model_name = "other".to_owned();
 
-    let answers: Vec<ModelStreamInferResponse> = client.runtime.block_on(async {
-        let mut grpc = tonic::client::Grpc::new(client.channel.clone());
-        grpc.ready().await.expect("connected");
-        let call = PathAndQuery::from_static("/inference.GRPCInferenceService/ModelStreamInfer");
-        let asked = tonic::Request::new(tokio_stream::iter(messages));
-        let codec = ProstCodec::<ModelInferRequest, ModelStreamInferResponse>::default();
-        let told = grpc.streaming(asked, call, codec).await;
-        let mut told = told.expect("begun").into_inner();
-        let mut answers = Vec::new();
-        while let Some(answer) = told.message().await.expect("no failure") {
-            answers.push(answer);
-        }
-        answers
-    });
+    let answers = client.infer_stream(messages);
     assert_eq!(answers.len(), REQUESTS as usize);
     for (number, answer) in (0..REQUESTS).zip(&answers) {
         let response = answer.infer_response.as_ref().expect("there");
         assert_eq!(response.id, number.to_string());
         if number == 7 {
-            assert!(answer.error_message.contains("no model `other`"));
+            assert!(answer.error_message.contains("unknown model"));
             continue;
         }
         let sum = &response.raw_output_contents[0][..4];
         assert_eq!(sum, (number + 1).to_le_bytes());
     }
+}
+
+/// Requests of a sequence are admitted in the order of the stream, although their answers are waited for all at once.
+#[cfg(feature = "compile")]
+#[test]
+fn a_stream_is_computed_in_order() {
+    // Each output is the sum of the inputs so far.
+    let running = r#"Model(
+        sources: { "x": Stream(dtype: i32) },
+        actors: { "sum": Expr("x + y", inputs: { "x": i32, "y": i32 }) },
+        channels: [
+            (from: "x", to: ["sum.x"]),
+            (from: "sum", to: ["sum.y"], initial: [0]),
+            (from: "sum", to: ["y"]),
+        ],
+        sinks: { "y": Stream() },
+    )"#;
+    let server = Models::new()
+        .with_file("running.ron", running.as_bytes())
+        .serve(&["--isolation", "threads", "--devices", "1"]);
+    let parameter = |choice| InferParameter {
+        choice: Some(choice),
+    };
+    const REQUESTS: i64 = 100;
+    let messages = (0..REQUESTS).map(|number| ModelInferRequest {
+        model_name: "running".to_owned(),
+        parameters: [
+            ("sequence_id", ParameterChoice::Int64(1 + number % 2)),
+            ("sequence_start", ParameterChoice::Bool(number < 2)),
+            (
+                "sequence_end",
+                ParameterChoice::Bool(number >= REQUESTS - 2),
+            ),
+        ]
+        .map(|(name, choice)| (name.to_owned(), parameter(choice)))
+        .into(),
+        inputs: vec![InferInputTensor {
+            name: "x".to_owned(),
+            datatype: "INT32".to_owned(),
+            shape: vec![1],
+            ..Default::default()
+        }],
+        raw_input_contents: vec![(number as i32).to_le_bytes().to_vec().into()],
+        ..Default::default()
+    });
+    let answers = Client::of(&server).infer_stream(messages.collect());
+    let mut sums = [0_i32; 2];
+    for (number, answer) in answers.iter().enumerate() {
+        assert_eq!(answer.error_message, "");
+        let sum = &mut sums[number % 2];
+        *sum += number as i32;
+        let response = answer.infer_response.as_ref().expect("there");
+        assert_eq!(response.raw_output_contents[0][..], sum.to_le_bytes());
+    }
+    assert_eq!(server.metric("zbmd_sequences{model=\"running\"}"), 0.0);
 }
 
 #[test]

@@ -4,35 +4,18 @@
 
 mod common;
 
-use std::path::PathBuf;
-
 use bytes::Bytes;
-use common::{Models, SIMPLE, WIDE, binary_part, compiled, simple_request};
+use common::{Models, SIMPLE, WIDE, binary_part, compiled, shared, simple_request};
 use zbmd_compiler::{CompileOptions, compile_file, read_npy};
 use zbmd_executor::{Engine, RunOptions};
 
 impl Models {
-    fn with_file(self, name: &str, text: &[u8]) -> Self {
-        std::fs::write(self.path().join(name), text).expect("written");
-        self
-    }
-
     /// Exit code and words of a server that ends by itself.
     fn refusal(&self, options: &[&str]) -> (i32, String) {
         let output = self.command(options).output().expect("started");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code().expect("ended"), said)
     }
-}
-
-/// A file of the shared data; nothing where that is not here.
-fn shared(name: &str) -> Option<PathBuf> {
-    let path = std::env::var("ZBMD_DATA").map(|data| PathBuf::from(data).join("models").join(name));
-    let found = path.ok().filter(|path| path.exists());
-    if found.is_none() {
-        eprintln!("SKIPPED: {name} is not here; set ZBMD_DATA to the folder of the shared data");
-    }
-    found
 }
 
 /// What `zbmd-run` of the bundle that `zbmdc compile` makes gives for one input.
@@ -63,7 +46,8 @@ fn run_of_bundle(model: &std::path::Path, input: &[u8]) -> Vec<u8> {
 
 #[test]
 fn an_onnx_file_answers_with_the_bits_of_its_bundle() {
-    let (Some(model), Some(input)) = (shared("mnist.onnx"), shared("mnist.in0.npy")) else {
+    let (Some(model), Some(input)) = (shared("models/mnist.onnx"), shared("models/mnist.in0.npy"))
+    else {
         return;
     };
     let input = read_npy(&Bytes::from(std::fs::read(input).expect("readable"))).expect("an array");
@@ -138,11 +122,30 @@ fn models_that_cannot_be_compiled_are_refused() {
     let (code, said) = models.refusal(&missing);
     assert_eq!(code, 4, "{said}");
 
+    // A state that requests cannot carry.
+    let filter = r#"Model(
+        sources: { "x": Stream(dtype: f32) },
+        actors: { "mean": Fir([0.5, 0.5]) },
+        channels: [(from: "x", to: ["mean"]), (from: "mean", to: ["y"])],
+        sinks: { "y": Stream() },
+    )"#;
+    let (code, said) = Models::new()
+        .with_file("mean.ron", filter.as_bytes())
+        .refusal(&[]);
+    assert_eq!(code, 3, "{said}");
+    assert!(
+        said.contains("error[E0405]: `mean` looks at 1 tokens"),
+        "{said}"
+    );
+
     // What compiles must be fit to be served all the same.
-    let agc = include_bytes!("../../../graphs/agc/model.ron");
-    let (code, said) = Models::new().with_file("agc.ron", agc).refusal(&[]);
+    let agc = include_str!("../../../graphs/agc/model.ron");
+    let (code, said) = Models::new().with("agc", &compiled(agc, 1, 1)).refusal(&[]);
     assert_eq!(code, 5, "{said}");
-    assert!(said.contains("agc.ron: it keeps tokens"), "{said}");
+    assert!(
+        said.contains("it keeps tokens of `loop`") && said.contains("--sequences"),
+        "{said}"
+    );
 }
 
 #[test]

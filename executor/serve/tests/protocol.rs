@@ -126,7 +126,7 @@ fn errors_are_the_clients_and_say_so() {
     };
     check("GET", "/v3", "", 404, "there is nothing at /v3");
     check("GET", INFER, "", 405, "this path takes POST and not GET");
-    let unknown = "there is no model `other`; there are: simple";
+    let unknown = "Request for unknown model: there is no `other`; there are: simple";
     check("POST", "/v2/models/other/infer", "{}", 404, unknown);
     let nothing = "there is nothing at /v2/models/simple/versions/2/infer";
     check(

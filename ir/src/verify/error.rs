@@ -225,6 +225,7 @@ errors! {
     "V0131" LiveParameter { actor: ActorId, param: String, why: String } "the live parameter in `{}` of {actor} {}", printable(param), printable(why);
     "V0132" LiveDiffers { name: String, first: ActorId, second: ActorId } "the live parameter `{}` is one thing in {first} and another in {second}", printable(name);
     "V0133" Gate { actor: ActorId, why: String } "the gate of {actor} {}", printable(why);
+    "V0134" Carried { actor: ActorId, why: String } "the carried state of {actor} {}", printable(why);
     // Machine.
     "V0201" DuplicateDevice { name: String, first: DeviceId, second: DeviceId } "{first} and {second} are both called `{}`", printable(name);
     "V0202" LinkDevice { link: LinkId, device: DeviceId, devices: usize } "{link} names {device} of {devices} devices";

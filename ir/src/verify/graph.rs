@@ -9,6 +9,7 @@ use super::error::{Errors, Port, VerifyError};
 pub use super::repetition::repetition;
 use super::repetition::{Edge, edges};
 use super::{liveness, names};
+use crate::carried::{CarriedFault, carried_fault};
 use crate::limits::{
     MAX_ACTORS, MAX_CHANNELS, MAX_INITIAL_BYTES, MAX_LIVE_FIRINGS, MAX_NESTING, MAX_PORTS,
     MAX_RANK, MAX_RATE, MAX_TOKEN_BYTES,
@@ -69,6 +70,9 @@ pub(super) fn check(
     let repetitions = repetition(graph).map_err(|e| errors.push(e)).ok()?;
     liveness::check(&edges, &repetitions, errors);
     check_live(graph, &repetitions, errors);
+    if let Some(CarriedFault { actor, why }) = carried_fault(graph, &repetitions) {
+        errors.push(VerifyError::Carried { actor, why });
+    }
     (errors.found() == errors_before).then_some(repetitions)
 }
 

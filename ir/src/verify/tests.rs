@@ -10,9 +10,9 @@ use crate::testing::programs::{
     pipeline, round_trip, spare, spare_host, state, two_devices, window,
 };
 use crate::{
-    Action, BufferId, Calendar, ChannelId, ClosedAnswer, Contingency, DType, DeviceId, Entry, Gate,
-    Host, HostId, InPlace, KernelCode, KindId, LaneKind, LiveParameter, Region, RingId, Slot,
-    TokenType, Value,
+    Action, BufferId, CARRIED, Calendar, ChannelId, ClosedAnswer, Contingency, DType, DeviceId,
+    Entry, Gate, Host, HostId, InPlace, KernelCode, KindId, LaneKind, LiveParameter, Region,
+    RingId, Slot, TokenType, Value, carried_param,
 };
 
 /// Gives an actor the live parameter `level`.
@@ -40,6 +40,15 @@ fn gate_of(input: u32, outputs: &[ClosedAnswer]) -> Gate {
 fn gate(program: &mut Program, id: u32, input: u32, outputs: &[ClosedAnswer]) {
     let gate = Value::Gate(Box::new(gate_of(input, outputs)));
     actor(program, id).params.insert(Gate::PARAM.into(), gate);
+}
+
+/// A state that a sink gives, with the tensor of `chain` at first.
+fn carried_by(sink: &str) -> Value {
+    carried_param(sink, BlobId(0), TokenType::new(DType::F32, [2]))
+}
+
+fn carry(program: &mut Program, id: u32, state: Value) {
+    actor(program, id).params.insert(CARRIED.into(), state);
 }
 
 #[test]
@@ -244,6 +253,11 @@ fn graphs() {
             actor(p, 1).inputs[0].token = TokenType::scalar(DType::C32);
         }),
         ("V0133", chain, |p| gate(p, 1, 0, &[ClosedAnswer::Hold])),
+        // Of no members; of a sink that does not exist; of one that gives twice as much; of a sink.
+        ("V0134", chain, |p| carry(p, 0, Value::Int(1))),
+        ("V0134", chain, |p| carry(p, 0, carried_by("nobody"))),
+        ("V0134", chain, |p| carry(p, 0, carried_by("out"))),
+        ("V0134", chain, |p| carry(p, 2, carried_by("out"))),
         ("V0101", chain, |p| {
             let deep = (0..40).fold(Value::Int(1), |v, _| Value::List(vec![v]));
             actor(p, 1).params.insert("deep".into(), deep);

@@ -2,6 +2,8 @@
 //!
 //! Every entry under way is one iteration that was pushed, in order; its answer is the next iteration that is pulled. What is
 //! under way when a run ends goes back to the front of the queue, in order, for the run that follows.
+//!
+//! Of a sequence one request is under way at a time, as the next one begins with what it leaves. Requests of others pass it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,9 +12,22 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::pace::{MeasuredPace, PlannedPace};
+use super::sequences::{Sequences, States};
+use crate::sequence::{SequenceId, SequenceStep};
 
 /// The bytes of a request's inputs, in the model's order.
 pub(crate) type Inputs = Arc<Vec<Vec<u8>>>;
+
+/// A request that asks to be let in.
+#[derive(Debug, Default)]
+pub(crate) struct Submission {
+    /// The bytes of each input, in the model's order.
+    pub(crate) inputs: Vec<Vec<u8>>,
+    /// It is refused if it cannot be answered within this time.
+    pub(crate) timeout: Option<Duration>,
+    /// Without one it begins with the model's initial state, and leaves none.
+    pub(crate) step: Option<SequenceStep>,
+}
 
 /// What a request gave.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,10 +58,18 @@ pub(crate) enum Refusal {
     Draining,
     #[error("the model failed: {why}")]
     Failed { why: String },
+    #[error(
+        "inference request for sequence {id} must specify the START flag on the first request of the sequence: it was never started, or \
+         has ended, or nothing was asked of it for too long"
+    )]
+    NotStarted { id: SequenceId },
+    #[error("there are {limit} sequences, as many as are allowed: end one, or come again later")]
+    TooManySequences { limit: usize },
 }
 
 struct Pending {
     inputs: Inputs,
+    step: Option<SequenceStep>,
     answer: oneshot::Sender<Computed>,
     admitted: Instant,
     /// When the run took it.
@@ -64,8 +87,8 @@ enum UnderWay {
 /// What the run is given next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// The inputs of a request.
-    Request(Inputs),
+    /// The inputs of a request, and the states that it begins with.
+    Request(Inputs, States),
     /// Zeros.
     Filler,
     /// Nothing more: the run is to end.
@@ -85,6 +108,7 @@ struct QueueState {
     failure: Option<String>,
     /// When the last answer came.
     last_answer: Option<Instant>,
+    sequences: Sequences,
 }
 
 impl QueueState {
@@ -95,6 +119,23 @@ impl QueueState {
 
     fn is_drained(&self) -> bool {
         self.is_draining && self.is_idle()
+    }
+
+    /// Takes the first request that can be computed now.
+    fn take_next(&mut self) -> Option<Pending> {
+        loop {
+            let sequences = &self.sequences;
+            let is_free = |pending: &Pending| match &pending.step {
+                Some(step) => sequences.is_free(&step.id),
+                None => true,
+            };
+            let first = self.waiting.iter().position(is_free)?;
+            let pending = self.waiting.remove(first)?;
+            // Its client went away. A step of a sequence is computed all the same: those that follow build on it.
+            if pending.step.is_some() || !pending.answer.is_closed() {
+                return Some(pending);
+            }
+        }
     }
 }
 
@@ -109,7 +150,7 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    pub(crate) fn new(limit: usize, planned: PlannedPace) -> Self {
+    pub(crate) fn new(limit: usize, planned: PlannedPace, sequences: Sequences) -> Self {
         Self {
             state: Mutex::new(QueueState {
                 waiting: VecDeque::new(),
@@ -120,6 +161,7 @@ impl Admission {
                 is_interrupted: false,
                 failure: None,
                 last_answer: None,
+                sequences,
             }),
             changed: Condvar::new(),
             limit,
@@ -148,13 +190,22 @@ impl Admission {
         state.waiting.len() + state.request_count
     }
 
+    /// Sequences that are kept.
+    pub(crate) fn sequences(&self) -> usize {
+        self.state().sequences.count(Instant::now())
+    }
+
     /// Admits a request, if it can be answered in time. `is_running` says whether a plan runs now.
     pub(crate) fn submit(
         &self,
-        inputs: Vec<Vec<u8>>,
-        timeout: Option<Duration>,
+        submission: Submission,
         is_running: bool,
     ) -> Result<oneshot::Receiver<Computed>, Refusal> {
+        let Submission {
+            inputs,
+            timeout,
+            step,
+        } = submission;
         let mut state = self.state();
         if let Some(why) = &state.failure {
             return Err(Refusal::Failed { why: why.clone() });
@@ -173,7 +224,7 @@ impl Admission {
             if !is_running {
                 return Err(Refusal::NotRunning);
             }
-            let expected = self.measured.expected(self.planned, ahead);
+            let expected = self.expected(&state, ahead, step.as_ref());
             if expected > timeout {
                 return Err(Refusal::TooLate { expected, timeout });
             }
@@ -181,8 +232,12 @@ impl Admission {
 
         let (answer, receiver) = oneshot::channel();
         let now = Instant::now();
+        if let Some(step) = &step {
+            state.sequences.admit(step, now)?;
+        }
         state.waiting.push_back(Pending {
             inputs: Arc::new(inputs),
+            step,
             answer,
             admitted: now,
             begun: now,
@@ -193,6 +248,15 @@ impl Admission {
         Ok(receiver)
     }
 
+    /// When the answer is there: after all that is ahead, and of a sequence one after the other.
+    fn expected(&self, state: &QueueState, ahead: u64, step: Option<&SequenceStep>) -> Duration {
+        let expected = self.measured.expected(self.planned, ahead);
+        let before = step.map_or(0, |step| state.sequences.pending(&step.id));
+        let turns = u32::try_from(before + 1).unwrap_or(u32::MAX);
+        let alone = self.measured.expected(self.planned, 0);
+        expected.max(alone.saturating_mul(turns))
+    }
+
     /// What the run is to compute next; waits for it. What is returned counts as pushed.
     pub(crate) fn next_work(&self) -> Work {
         let mut state = self.state();
@@ -200,17 +264,17 @@ impl Admission {
             if state.is_interrupted {
                 return Work::End;
             }
-            while let Some(mut pending) = state.waiting.pop_front() {
-                // Its client went away.
-                if pending.answer.is_closed() {
-                    continue;
-                }
+            if let Some(mut pending) = state.take_next() {
                 pending.begun = Instant::now();
                 let inputs = Arc::clone(&pending.inputs);
+                let states = match &pending.step {
+                    Some(step) => state.sequences.begin(step),
+                    None => Arc::clone(state.sequences.initial()),
+                };
                 state.under_way.push_back(UnderWay::Request(pending));
                 state.request_count += 1;
                 state.fillers_due = self.planned.fillers();
-                return Work::Request(inputs);
+                return Work::Request(inputs, states);
             }
             if state.fillers_due > 0 && !state.is_drained() {
                 state.fillers_due -= 1;
@@ -226,14 +290,17 @@ impl Admission {
         }
     }
 
-    /// The next iteration has been pulled. Its tensors are wanted only if a request stands for it.
-    pub(crate) fn finish_next(&self, tensors: &[Vec<u8>]) {
+    /// The next iteration has been pulled. Its tensors, and the states that it left, are wanted only if a request stands for it.
+    pub(crate) fn finish_next(&self, tensors: &[Vec<u8>], states: &[Vec<u8>]) {
         let mut state = self.state();
         let last_answer = state.last_answer;
         let Some(UnderWay::Request(pending)) = state.under_way.pop_front() else {
             return;
         };
         let now = Instant::now();
+        if let Some(step) = &pending.step {
+            state.sequences.finish(step, states.to_vec(), now);
+        }
         state.request_count -= 1;
         state.last_answer = Some(now);
         drop(state);
@@ -282,6 +349,7 @@ impl Admission {
         state.request_count = 0;
         state.fillers_due = 0;
         state.is_interrupted = false;
+        state.sequences.interrupt();
         count
     }
 
@@ -307,6 +375,7 @@ impl Admission {
         state.waiting.clear();
         state.under_way.clear();
         state.request_count = 0;
+        state.sequences.clear();
         drop(state);
         self.changed.notify_all();
     }

@@ -1,6 +1,7 @@
 //! What is admitted, in which order it is computed, and what becomes of it when a run ends.
 
 use super::*;
+use crate::engine::sequences::SequenceLimits;
 
 const SINGLE: PlannedPace = PlannedPace {
     block: 1,
@@ -9,26 +10,62 @@ const SINGLE: PlannedPace = PlannedPace {
 };
 const NONE: Option<Duration> = None;
 
+const LIMITS: SequenceLimits = SequenceLimits {
+    count: 4,
+    idle: Duration::from_secs(60),
+};
+
 fn inputs(number: u8) -> Vec<Vec<u8>> {
     vec![vec![number]]
 }
 
+/// A queue whose model keeps one byte for each sequence, 0 at first.
+fn queue(limit: usize, planned: PlannedPace) -> Admission {
+    let sequences = Sequences::new(LIMITS, Arc::new(inputs(0)));
+    Admission::new(limit, planned, sequences)
+}
+
+fn submission(number: u8, timeout: Option<Duration>) -> Submission {
+    Submission {
+        inputs: inputs(number),
+        timeout,
+        step: None,
+    }
+}
+
+/// A request of a sequence.
+fn step(number: u8, sequence: u64, is_start: bool) -> Submission {
+    Submission {
+        inputs: inputs(number),
+        timeout: None,
+        step: Some(SequenceStep {
+            id: SequenceId::Number(sequence),
+            is_start,
+            is_end: false,
+        }),
+    }
+}
+
 fn request(number: u8) -> Work {
-    Work::Request(Arc::new(inputs(number)))
+    request_with(number, 0)
+}
+
+fn request_with(number: u8, state: u8) -> Work {
+    Work::Request(Arc::new(inputs(number)), Arc::new(inputs(state)))
 }
 
 #[test]
 fn answers_go_to_their_requests_in_order() {
-    let admission = Admission::new(4, SINGLE);
-    let mut first = admission.submit(inputs(1), NONE, true).expect("room");
-    let mut second = admission.submit(inputs(2), NONE, true).expect("room");
+    let admission = queue(4, SINGLE);
+    let mut first = admission.submit(submission(1, NONE), true).expect("room");
+    let mut second = admission.submit(submission(2, NONE), true).expect("room");
     assert_eq!(
         (admission.next_work(), admission.next_work()),
         (request(1), request(2))
     );
     assert_eq!(admission.pending(), 2);
-    admission.finish_next(&[vec![10]]);
-    admission.finish_next(&[vec![20]]);
+    admission.finish_next(&[vec![10]], &[]);
+    admission.finish_next(&[vec![20]], &[]);
     assert_eq!(first.try_recv().expect("answered").tensors, [vec![10]]);
     assert_eq!(second.try_recv().expect("answered").tensors, [vec![20]]);
     assert!(admission.wait_until_idle(Duration::ZERO));
@@ -41,17 +78,17 @@ fn empty_iterations_follow_the_last_request_only() {
         stages: 3,
         period_ns: 10,
     };
-    let admission = Admission::new(4, pipeline);
-    let mut first = admission.submit(inputs(1), NONE, true).expect("room");
+    let admission = queue(4, pipeline);
+    let mut first = admission.submit(submission(1, NONE), true).expect("room");
     assert_eq!(
         (admission.next_work(), admission.next_work()),
         (request(1), Work::Filler)
     );
-    let mut second = admission.submit(inputs(2), NONE, true).expect("room");
+    let mut second = admission.submit(submission(2, NONE), true).expect("room");
     let next_three = [(); 3].map(|()| admission.next_work());
     assert_eq!(next_three, [request(2), Work::Filler, Work::Filler]);
     for number in [10, 0, 20, 0, 0] {
-        admission.finish_next(&[vec![number]]);
+        admission.finish_next(&[vec![number]], &[]);
     }
     assert_eq!(first.try_recv().expect("answered").tensors, [vec![10]]);
     assert_eq!(second.try_recv().expect("answered").tensors, [vec![20]]);
@@ -59,43 +96,51 @@ fn empty_iterations_follow_the_last_request_only() {
 
 #[test]
 fn what_cannot_be_in_time_is_refused_at_once() {
-    let admission = Admission::new(2, SINGLE);
+    let admission = queue(2, SINGLE);
     // A border and its own period.
     let short = Some(Duration::from_micros(1999));
     let refusal = admission
-        .submit(inputs(1), short, true)
+        .submit(submission(1, short), true)
         .expect_err("2 ms are needed");
     assert_eq!(
         refusal.to_string(),
         "the answer is expected in 2ms, the request's timeout is 1.999ms"
     );
     let enough = Some(Duration::from_millis(2));
-    let _first = admission.submit(inputs(1), enough, true).expect("in time");
+    let _first = admission
+        .submit(submission(1, enough), true)
+        .expect("in time");
     assert!(matches!(
-        admission.submit(inputs(2), enough, true),
+        admission.submit(submission(2, enough), true),
         Err(Refusal::TooLate { .. })
     ));
-    let no_plan = admission.submit(inputs(2), Some(Duration::from_secs(9)), false);
+    let no_plan = admission.submit(submission(2, Some(Duration::from_secs(9))), false);
     assert_eq!(no_plan.expect_err("no bound"), Refusal::NotRunning);
 
-    let _second = admission.submit(inputs(2), NONE, false).expect("it waits");
+    let _second = admission
+        .submit(submission(2, NONE), false)
+        .expect("it waits");
     let full = admission
-        .submit(inputs(3), NONE, true)
+        .submit(submission(3, NONE), true)
         .expect_err("two wait");
     assert!(matches!(full, Refusal::Full { limit: 2, .. }), "{full}");
 }
 
 #[test]
 fn what_was_under_way_is_computed_again_in_order() {
-    let admission = Admission::new(4, SINGLE);
+    let admission = queue(4, SINGLE);
     let mut answers: Vec<_> = (1..=3)
-        .map(|number| admission.submit(inputs(number), NONE, true).expect("room"))
+        .map(|number| {
+            admission
+                .submit(submission(number, NONE), true)
+                .expect("room")
+        })
         .collect();
     assert_eq!(
         (admission.next_work(), admission.next_work()),
         (request(1), request(2))
     );
-    admission.finish_next(&[vec![10]]);
+    admission.finish_next(&[vec![10]], &[]);
 
     admission.interrupt();
     assert_eq!(admission.next_work(), Work::End);
@@ -104,8 +149,8 @@ fn what_was_under_way_is_computed_again_in_order() {
         (admission.next_work(), admission.next_work()),
         (request(2), request(3))
     );
-    admission.finish_next(&[vec![20]]);
-    admission.finish_next(&[vec![30]]);
+    admission.finish_next(&[vec![20]], &[]);
+    admission.finish_next(&[vec![30]], &[]);
     let given = answers
         .iter_mut()
         .map(|answer| answer.try_recv().expect("answered").tensors);
@@ -117,16 +162,16 @@ fn what_was_under_way_is_computed_again_in_order() {
 
 #[test]
 fn a_drain_ends_when_all_is_answered() {
-    let admission = Admission::new(4, SINGLE);
-    let mut answer = admission.submit(inputs(1), NONE, true).expect("room");
+    let admission = queue(4, SINGLE);
+    let mut answer = admission.submit(submission(1, NONE), true).expect("room");
     admission.drain();
     let refusal = admission
-        .submit(inputs(2), NONE, true)
+        .submit(submission(2, NONE), true)
         .expect_err("draining");
     assert_eq!(refusal, Refusal::Draining);
     assert_eq!(admission.next_work(), request(1));
     assert!(!admission.wait_until_idle(Duration::ZERO));
-    admission.finish_next(&[vec![10]]);
+    admission.finish_next(&[vec![10]], &[]);
     assert!(answer.try_recv().is_ok());
     assert_eq!(admission.next_work(), Work::End);
 }
@@ -134,8 +179,8 @@ fn a_drain_ends_when_all_is_answered() {
 #[test]
 fn nothing_follows_the_last_answer_of_a_drain() {
     let blocks_of_four = PlannedPace { block: 4, ..SINGLE };
-    let admission = Admission::new(4, blocks_of_four);
-    let _answer = admission.submit(inputs(1), NONE, true).expect("room");
+    let admission = queue(4, blocks_of_four);
+    let _answer = admission.submit(submission(1, NONE), true).expect("room");
     assert_eq!(
         (admission.next_work(), admission.next_work()),
         (request(1), Work::Filler)
@@ -143,25 +188,83 @@ fn nothing_follows_the_last_answer_of_a_drain() {
     admission.drain();
     assert!(!admission.is_drained());
     assert_eq!(admission.next_work(), Work::Filler);
-    admission.finish_next(&[vec![10]]);
+    admission.finish_next(&[vec![10]], &[]);
     assert!(admission.is_drained());
     assert_eq!(admission.next_work(), Work::End);
 }
 
 #[test]
 fn a_client_that_went_away_costs_nothing() {
-    let admission = Admission::new(4, SINGLE);
-    drop(admission.submit(inputs(1), NONE, true).expect("room"));
-    let _kept = admission.submit(inputs(2), NONE, true).expect("room");
+    let admission = queue(4, SINGLE);
+    drop(admission.submit(submission(1, NONE), true).expect("room"));
+    let _kept = admission.submit(submission(2, NONE), true).expect("room");
     assert_eq!(admission.next_work(), request(2));
 }
 
 #[test]
 fn a_failure_is_told_to_all() {
-    let admission = Admission::new(4, SINGLE);
-    let mut waits = admission.submit(inputs(1), NONE, true).expect("room");
+    let admission = queue(4, SINGLE);
+    let mut waits = admission.submit(submission(1, NONE), true).expect("room");
     admission.fail("no device".to_owned());
     assert!(waits.try_recv().is_err());
-    let refusal = admission.submit(inputs(2), NONE, true).expect_err("failed");
+    let refusal = admission
+        .submit(submission(2, NONE), true)
+        .expect_err("failed");
     assert_eq!(refusal.to_string(), "the model failed: no device");
+}
+
+#[test]
+fn requests_of_a_sequence_wait_for_each_other_and_those_of_others_pass() {
+    let admission = queue(8, SINGLE);
+    let submit = |submission| admission.submit(submission, true).expect("room");
+    let answers = [
+        submit(step(1, 7, true)),
+        submit(step(2, 7, false)),
+        submit(step(3, 8, true)),
+        submit(step(4, 8, false)),
+    ];
+    assert_eq!(admission.next_work(), request_with(1, 0));
+    assert_eq!(admission.next_work(), request_with(3, 0));
+    admission.finish_next(&[vec![10]], &inputs(100));
+    assert_eq!(admission.next_work(), request_with(2, 100));
+
+    // What was under way begins with the states that it began with.
+    admission.interrupt();
+    assert_eq!(admission.begin_run(), 2);
+    assert_eq!(admission.next_work(), request_with(3, 0));
+    assert_eq!(admission.next_work(), request_with(2, 100));
+    for (output, state) in [(30, 103), (20, 102)] {
+        admission.finish_next(&[vec![output]], &inputs(state));
+    }
+    assert_eq!(admission.next_work(), request_with(4, 103));
+    admission.finish_next(&[vec![40]], &inputs(104));
+    let given = answers.map(|mut answer| answer.try_recv().expect("answered").tensors);
+    assert_eq!(given, [[[10]], [[20]], [[30]], [[40]]]);
+    assert_eq!(admission.sequences(), 2);
+}
+
+#[test]
+fn a_step_is_computed_even_if_its_client_has_gone() {
+    let admission = queue(8, SINGLE);
+    let started = admission.submit(step(1, 7, true), true).expect("room");
+    drop(started);
+    drop(admission.submit(submission(2, NONE), true).expect("room"));
+    let _next = admission.submit(step(3, 7, false), true).expect("room");
+    assert_eq!(admission.next_work(), request_with(1, 0));
+    admission.finish_next(&[vec![10]], &inputs(100));
+    assert_eq!(admission.next_work(), request_with(3, 100));
+}
+
+#[test]
+fn a_timeout_counts_the_steps_before_it() {
+    let admission = queue(8, SINGLE);
+    let _started = admission.submit(step(1, 7, true), true).expect("room");
+    let in_time = |limit_ms| Submission {
+        timeout: Some(Duration::from_millis(limit_ms)),
+        ..step(2, 7, false)
+    };
+    // Two responses of 2 ms each; of another sequence, it would be a border and two periods.
+    let refusal = admission.submit(in_time(3), true).expect_err("too late");
+    assert!(matches!(refusal, Refusal::TooLate { .. }), "{refusal}");
+    let _second = admission.submit(in_time(4), true).expect("in time");
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use zbmd_backends::op::Registry;
 use zbmd_executor::embed::{StreamInfo, open_error_class, streams};
 use zbmd_executor::{Engine, EngineError, exit};
-use zbmd_ir::Graph;
 use zbmd_ir::bundle::{OpenError, open_modes};
 use zbmd_ir::verify::VerifiedModes;
+use zbmd_ir::{Graph, Program, carried_states};
 
 use super::pace::PlannedPace;
 use crate::tensor::TensorSpec;
@@ -40,6 +40,33 @@ impl LoadError {
     }
 }
 
+/// A state of a sequence: what a request takes from a source, and what the one before gave to a sink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CarriedTensor {
+    pub(crate) source: String,
+    pub(crate) sink: String,
+    /// What the first request of a sequence takes.
+    pub(crate) initial: Vec<u8>,
+}
+
+impl CarriedTensor {
+    /// Those of a program, in the order of its sources.
+    fn all(program: &Program) -> Vec<Self> {
+        let actors = &program.graph.actors;
+        let states = carried_states(&program.graph).into_iter();
+        let tensors = states.map(|state| Self {
+            source: actors[state.source].name.clone(),
+            sink: actors[state.sink].name.clone(),
+            initial: program.blobs[state.initial].to_vec(),
+        });
+        tensors.collect()
+    }
+
+    fn is_end(&self, name: &str) -> bool {
+        self.source == name || self.sink == name
+    }
+}
+
 /// A model that is ready to run.
 #[derive(Debug)]
 pub(crate) struct LoadedModel {
@@ -50,6 +77,8 @@ pub(crate) struct LoadedModel {
     pub(crate) inputs: Vec<TensorSpec>,
     /// In the order of the graph's sinks.
     pub(crate) outputs: Vec<TensorSpec>,
+    /// What it keeps for each sequence of requests; not among inputs and outputs.
+    pub(crate) carried: Vec<CarriedTensor>,
     pub(crate) planned: PlannedPace,
 }
 
@@ -69,7 +98,7 @@ impl LoadedModel {
     /// The model of a program that was read, or compiled, from a file. Checks that requests can be its iterations.
     ///
     /// # Errors
-    /// Kernels that are not here, or a model whose answers would depend on other requests.
+    /// Kernels that are not here, or a model that keeps tokens which are not [carried](zbmd_ir::carried_states).
     pub(crate) fn of_modes(
         name: &str,
         path: &Path,
@@ -88,20 +117,24 @@ impl LoadedModel {
         }
         let graph = &modes.programs()[0].graph;
         check_stateless(graph).map_err(unfit)?;
-        let all_streams = streams(graph);
-        check_streams(&all_streams).map_err(unfit)?;
+        let carried = CarriedTensor::all(&modes.programs()[0]);
+        let mut client_streams = streams(graph);
+        client_streams.retain(|stream| !carried.iter().any(|state| state.is_end(&stream.name)));
+        check_streams(&client_streams).map_err(unfit)?;
 
         let engine = Engine::with_modes(modes, registry).map_err(|source| LoadError::Engine {
             path: path.to_owned(),
             source: Box::new(source),
         })?;
-        let (sources, sinks): (Vec<_>, Vec<_>) =
-            all_streams.into_iter().partition(|stream| stream.is_source);
+        let (sources, sinks): (Vec<_>, Vec<_>) = client_streams
+            .into_iter()
+            .partition(|stream| stream.is_source);
         Ok(Self {
             name: name.to_owned(),
             inputs: sources.iter().map(TensorSpec::of).collect(),
             outputs: sinks.iter().map(TensorSpec::of).collect(),
             planned: PlannedPace::of(engine.program()),
+            carried,
             engine,
         })
     }
@@ -114,7 +147,7 @@ fn check_stateless(graph: &Graph) -> Result<(), String> {
         let writer = &graph.actors[channel.from.actor].name;
         Err(format!(
             "it keeps tokens of `{writer}` from one iteration to the next: requests would change each other's answers; \
-             serve a model without initial tokens"
+             compile it with `zbmdc compile --sequences`, which lets the server keep them for each sequence"
         ))
     })
 }

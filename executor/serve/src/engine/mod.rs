@@ -8,6 +8,7 @@ mod load;
 pub(crate) mod pace;
 pub(crate) mod readiness;
 mod run;
+pub(crate) mod sequences;
 
 pub(crate) use load::{LoadError, LoadedModel};
 pub(crate) use run::{RunChoices, RunningModel};

@@ -19,9 +19,10 @@ use zbmd_executor::{
     StreamError, Supervised,
 };
 
-use super::admission::{Admission, Computed, Refusal, Work};
+use super::admission::{Admission, Computed, Refusal, Submission, Work};
 use super::load::LoadedModel;
 use super::readiness::{Phase, Readiness};
+use super::sequences::{SequenceLimits, Sequences};
 use crate::say;
 use crate::stats::ModelStats;
 
@@ -45,6 +46,8 @@ pub(crate) struct RunChoices {
     pub(crate) pin: bool,
     /// Requests of a model that wait, at most.
     pub(crate) queue: usize,
+    /// Of models that keep a state.
+    pub(crate) sequences: SequenceLimits,
 }
 
 /// Why a run ended.
@@ -81,8 +84,10 @@ impl RunningModel {
     /// # Errors
     /// No thread.
     pub(crate) fn start(model: LoadedModel, choices: RunChoices) -> io::Result<Arc<Self>> {
+        let initial = model.carried.iter().map(|state| state.initial.clone());
+        let sequences = Sequences::new(choices.sequences, Arc::new(initial.collect()));
         let running = Arc::new(Self {
-            admission: Admission::new(choices.queue, model.planned),
+            admission: Admission::new(choices.queue, model.planned, sequences),
             readiness: Arc::new(Readiness::new()),
             stats: ModelStats::default(),
             model,
@@ -126,11 +131,20 @@ impl RunningModel {
     /// Why it would not be answered, or not in time.
     pub(crate) fn submit(
         &self,
-        inputs: Vec<Vec<u8>>,
-        timeout: Option<Duration>,
+        submission: Submission,
     ) -> Result<oneshot::Receiver<Computed>, Refusal> {
         let is_running = self.readiness.is_running();
-        self.admission.submit(inputs, timeout, is_running)
+        self.admission.submit(submission, is_running)
+    }
+
+    /// It keeps a state for each sequence of requests.
+    pub(crate) fn keeps_state(&self) -> bool {
+        !self.model.carried.is_empty()
+    }
+
+    /// How many sequences there may be, and how long.
+    pub(crate) fn sequence_limits(&self) -> SequenceLimits {
+        self.choices.sequences
     }
 
     /// Asks for empty requests one after the other: kernels and threads are warm then, and what a response takes is known.
@@ -138,7 +152,11 @@ impl RunningModel {
         let begun = Instant::now();
         for _ in 0..WARM_UP_REQUESTS {
             // One that is refused, or not answered, comes from a model that ends.
-            let answer = self.admission.submit(self.zeros(), None, true).ok();
+            let empty = Submission {
+                inputs: self.zeros(),
+                ..Submission::default()
+            };
+            let answer = self.admission.submit(empty, true).ok();
             let is_answered = answer.is_some_and(|answer| answer.blocking_recv().is_ok());
             if !is_answered || begun.elapsed() > WARM_UP_LIMIT {
                 return;
@@ -242,26 +260,36 @@ impl RunningModel {
     }
 
     fn sources(&self, session: &mut Session) -> Result<Vec<SourceHandle>, StreamError> {
-        let inputs = self.model.inputs.iter();
-        inputs.map(|input| session.source(&input.name)).collect()
+        let inputs = self.model.inputs.iter().map(|input| &input.name);
+        let states = self.model.carried.iter().map(|state| &state.source);
+        inputs
+            .chain(states)
+            .map(|name| session.source(name))
+            .collect()
     }
 
     fn sinks(&self, session: &mut Session) -> Result<Vec<SinkHandle>, StreamError> {
-        let outputs = self.model.outputs.iter();
-        outputs.map(|output| session.sink(&output.name)).collect()
+        let outputs = self.model.outputs.iter().map(|output| &output.name);
+        let states = self.model.carried.iter().map(|state| &state.sink);
+        outputs
+            .chain(states)
+            .map(|name| session.sink(name))
+            .collect()
     }
 
     /// Pushes until the run ends. The sources end with it.
     fn feed(&self, mut sources: Vec<SourceHandle>) {
         let zeros = self.zeros();
+        let states = self.model.carried.iter();
+        let no_states: Vec<Vec<u8>> = states.map(|state| vec![0; state.initial.len()]).collect();
         loop {
             let work = self.admission.next_work();
-            let tensors = match &work {
-                Work::Request(inputs) => inputs.as_slice(),
-                Work::Filler => &zeros,
+            let (inputs, states) = match &work {
+                Work::Request(inputs, states) => (inputs.as_slice(), states.as_slice()),
+                Work::Filler => (zeros.as_slice(), no_states.as_slice()),
                 Work::End => return,
             };
-            let mut pushed = sources.iter_mut().zip(tensors);
+            let mut pushed = sources.iter_mut().zip(inputs.iter().chain(states));
             if pushed.any(|(source, bytes)| source.push_bytes(bytes).is_err()) {
                 return;
             }
@@ -277,8 +305,10 @@ impl RunningModel {
 
     /// Pulls until the run ends; how many iterations.
     fn answer(&self, mut sinks: Vec<SinkHandle>, stopper: &Stopper) -> u64 {
-        let outputs = self.model.outputs.iter();
-        let mut tensors: Vec<Vec<u8>> = outputs.map(|output| vec![0; output.bytes()]).collect();
+        let outputs = self.model.outputs.iter().map(|output| output.bytes());
+        let states = self.model.carried.iter().map(|state| state.initial.len());
+        let sizes = outputs.chain(states);
+        let mut tensors: Vec<Vec<u8>> = sizes.map(|size| vec![0; size]).collect();
         let mut answers = 0;
         loop {
             for (sink, bytes) in sinks.iter_mut().zip(&mut tensors) {
@@ -289,7 +319,8 @@ impl RunningModel {
                     Ok(_) | Err(_) => return answers,
                 }
             }
-            self.admission.finish_next(&tensors);
+            let (outputs, states) = tensors.split_at(self.model.outputs.len());
+            self.admission.finish_next(outputs, states);
             self.end_if_drained(stopper);
             answers += 1;
         }

@@ -18,7 +18,7 @@ use super::documents;
 use super::stream::infer_stream;
 use crate::engine::RunningModel;
 use crate::engine::admission::{Computed, Refusal};
-use crate::inference::{Rejection, infer};
+use crate::inference::{Admitted, Rejection, admit};
 use crate::protocol::answer::VERSION;
 use crate::protocol::message_request::read_message;
 use crate::protocol::messages::{
@@ -55,16 +55,16 @@ pub(super) async fn answer(
         "ModelReady" => {
             let is_ready = |asked| ModelReadyResponse {
                 // A model that is not here is not ready, as Triton has it.
-                ready: find(server, &asked).is_ok_and(RunningModel::is_ready),
+                ready: find(server, &asked).is_ok_and(|running| running.is_ready()),
             };
             unary(server, request, |asked| ready(Ok(is_ready(asked)))).await
         }
         "ModelMetadata" => {
-            let about = |asked| find(server, &asked).map(documents::model);
+            let about = |asked| find(server, &asked).map(|running| documents::model(&running));
             unary(server, request, |asked| ready(about(asked))).await
         }
         "ModelConfig" => {
-            let about = |asked| find(server, &asked).map(documents::config);
+            let about = |asked| find(server, &asked).map(|running| documents::config(&running));
             unary(server, request, |asked| ready(about(asked))).await
         }
         "ModelStatistics" => {
@@ -124,10 +124,7 @@ where
 }
 
 /// The model that a call is about.
-pub(super) fn find<'s>(
-    server: &'s Server,
-    asked: &ModelRequest,
-) -> Result<&'s RunningModel, Status> {
+pub(super) fn find(server: &Server, asked: &ModelRequest) -> Result<Arc<RunningModel>, Status> {
     let running = server.model(&asked.name);
     let running = running.ok_or_else(|| Status::not_found(server.unknown_model(&asked.name)))?;
     if !asked.version.is_empty() && asked.version != VERSION {
@@ -141,10 +138,18 @@ pub(super) fn find<'s>(
 }
 
 /// A request to infer, from its message to its answer.
-pub(super) async fn infer_message(
+async fn infer_message(
+    server: &Server,
+    message: ModelInferRequest,
+) -> Result<ModelInferResponse, Status> {
+    answer_message(admit_message(server, message)?).await
+}
+
+/// Admits a request to infer. Those of a sequence are computed in the order in which they are admitted.
+pub(super) fn admit_message(
     server: &Server,
     mut message: ModelInferRequest,
-) -> Result<ModelInferResponse, Status> {
+) -> Result<Admitted, Status> {
     let arrived = Instant::now();
     let asked = ModelRequest {
         name: std::mem::take(&mut message.model_name),
@@ -153,11 +158,14 @@ pub(super) async fn infer_message(
     let running = find(server, &asked)?;
     let read =
         |tensors: Tensors<'_>| read_message(message, tensors).map_err(|wrong| wrong.to_string());
-    let write = |request: &InferRequest, computed: Computed| {
-        Ok(response_message(running, request, computed))
-    };
-    let response = infer(running, arrived, read, write).await;
-    response.map_err(|rejection| status_of(&rejection))
+    admit(&running, arrived, read).map_err(|rejection| status_of(&rejection))
+}
+
+/// Waits for the answer to a request.
+pub(super) async fn answer_message(admitted: Admitted) -> Result<ModelInferResponse, Status> {
+    let answer = admitted
+        .answer(|running, request, computed| Ok(response_message(running, request, computed)));
+    answer.await.map_err(|rejection| status_of(&rejection))
 }
 
 /// The answer; outputs are bytes, whatever the inputs were.
@@ -194,6 +202,10 @@ fn status_of(rejection: &Rejection) -> Status {
                 Refusal::TooLate { expected, .. } => {
                     pushed_back(Status::resource_exhausted(what), *expected)
                 }
+                Refusal::TooManySequences { .. } => {
+                    pushed_back(Status::resource_exhausted(what), Duration::from_secs(1))
+                }
+                Refusal::NotStarted { .. } => Status::invalid_argument(what),
                 Refusal::NotRunning | Refusal::Draining | Refusal::Failed { .. } => {
                     Status::unavailable(what)
                 }

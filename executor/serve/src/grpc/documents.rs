@@ -9,8 +9,8 @@ use crate::protocol::answer::VERSION;
 use crate::protocol::messages::{
     InferStatistics, ModelConfig, ModelConfigResponse, ModelIndex, ModelInput,
     ModelMetadataResponse, ModelOutput, ModelParameter, ModelRequest, ModelStatistics,
-    ModelStatisticsResponse, RepositoryIndexResponse, ServerMetadataResponse, StatisticDuration,
-    TensorMetadata,
+    ModelStatisticsResponse, RepositoryIndexResponse, SequenceBatching, ServerMetadataResponse,
+    StatisticDuration, TensorMetadata,
 };
 use crate::server::Server;
 use crate::stats::TimedCount;
@@ -77,6 +77,9 @@ pub(super) fn config(running: &RunningModel) -> ModelConfigResponse {
         input: model.inputs.iter().map(input).collect(),
         output: model.outputs.iter().map(output).collect(),
         parameters: plan_parameters(running).map(parameter).into(),
+        sequence_batching: running.keeps_state().then(|| SequenceBatching {
+            max_sequence_idle_microseconds: running.sequence_limits().idle.as_micros() as u64,
+        }),
     };
     ModelConfigResponse {
         config: Some(config),
@@ -105,8 +108,14 @@ pub(super) fn statistics(
     asked: &ModelRequest,
 ) -> Result<ModelStatisticsResponse, Status> {
     let model_stats = match asked.name.as_str() {
-        "" => server.models().map(model_statistics).collect(),
-        _ => vec![model_statistics(find(server, asked)?)],
+        "" => {
+            let models = server.models();
+            models.iter().map(|m| model_statistics(m)).collect()
+        }
+        _ => {
+            let running = find(server, asked)?;
+            vec![model_statistics(&running)]
+        }
     };
     Ok(ModelStatisticsResponse { model_stats })
 }
@@ -138,8 +147,9 @@ fn model_statistics(running: &RunningModel) -> ModelStatistics {
 
 /// All models, or those that are ready, with how ready they are.
 pub(super) fn index(server: &Server, is_only_ready: bool) -> RepositoryIndexResponse {
-    let listed = server
-        .models()
+    let models = server.models();
+    let listed = models
+        .iter()
         .filter(|running| !is_only_ready || running.is_ready());
     let models = listed.map(|running| {
         let (state, reason) = repository_state(running);

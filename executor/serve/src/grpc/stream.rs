@@ -14,7 +14,7 @@ use tonic::body::Body;
 use tonic::server::{Grpc, StreamingService};
 use tonic::{Status, Streaming};
 
-use super::calls::infer_message;
+use super::calls::{admit_message, answer_message};
 use super::codec::MessageCodec;
 use super::connection::{Call, CallCounts};
 use crate::protocol::messages::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
@@ -95,10 +95,14 @@ impl Answers {
 
     fn begin(&mut self, message: ModelInferRequest) {
         let call = Call::begin(&self.calls);
-        let server = Arc::clone(&self.server);
+        let id = message.id.clone();
+        // Here and not in the task: tasks begin in any order.
+        let admitted = admit_message(&self.server, message);
         let inference = tokio::spawn(async move {
-            let id = message.id.clone();
-            let answer = infer_message(&server, message).await;
+            let answer = match admitted {
+                Ok(admitted) => answer_message(admitted).await,
+                Err(status) => Err(status),
+            };
             drop(call);
             stream_answer(id, answer)
         });

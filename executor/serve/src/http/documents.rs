@@ -1,5 +1,7 @@
 //! What the server says about itself and its models, as JSON.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use crate::description::{EXTENSIONS, NAME, plan_parameters, repository_state};
@@ -43,7 +45,7 @@ pub(super) fn config(running: &RunningModel) -> Value {
         .into_iter()
         .collect();
     let model = &running.model;
-    json!({
+    let mut config = json!({
         "name": model.name,
         "platform": NAME,
         "backend": NAME,
@@ -51,7 +53,12 @@ pub(super) fn config(running: &RunningModel) -> Value {
         "input": model.inputs.iter().map(tensor).collect::<Vec<_>>(),
         "output": model.outputs.iter().map(tensor).collect::<Vec<_>>(),
         "parameters": parameters,
-    })
+    });
+    if running.keeps_state() {
+        let idle = running.sequence_limits().idle.as_micros() as u64;
+        config["sequence_batching"] = json!({"max_sequence_idle_microseconds": idle});
+    }
+    config
 }
 
 fn config_type(datatype: Datatype) -> String {
@@ -59,8 +66,9 @@ fn config_type(datatype: Datatype) -> String {
 }
 
 /// Statistics of one or all models, as Triton has them.
-pub(super) fn stats<'a>(models: impl Iterator<Item = &'a RunningModel>) -> Value {
-    json!({"model_stats": models.map(model_stats).collect::<Vec<_>>()})
+pub(super) fn stats<'a>(models: impl IntoIterator<Item = &'a Arc<RunningModel>>) -> Value {
+    let all_stats = models.into_iter().map(|running| model_stats(running));
+    json!({"model_stats": all_stats.collect::<Vec<_>>()})
 }
 
 fn model_stats(running: &RunningModel) -> Value {
@@ -89,7 +97,8 @@ fn model_stats(running: &RunningModel) -> Value {
 
 /// All models, with how ready they are.
 pub(super) fn repository_index(server: &Server) -> Value {
-    let entries = server.models().map(|running| {
+    let models = server.models();
+    let entries = models.iter().map(|running| {
         let (state, reason) = repository_state(running);
         json!({"name": running.model.name, "version": VERSION, "state": state, "reason": reason})
     });

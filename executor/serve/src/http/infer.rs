@@ -1,5 +1,6 @@
 //! A request to infer, from its body to its answer.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,8 +12,8 @@ use super::body::{BodyLimits, discard, read_body};
 use super::reply::{JSON_LENGTH, Reply, closing, error, tensors, unavailable};
 use crate::engine::RunningModel;
 use crate::engine::admission::{Computed, Refusal};
-use crate::inference::{Rejection, infer};
-use crate::protocol::answer::Answer;
+use crate::inference::{Rejection, admit};
+use crate::protocol::answer::{Answer, AnswerBody};
 use crate::protocol::request::{InferRequest, Tensors, max_body_bytes};
 use crate::server::Server;
 use crate::stats::RefusedFor;
@@ -20,7 +21,7 @@ use crate::stats::RefusedFor;
 /// Answers a request. Whatever is wrong with it concerns nobody else.
 pub(super) async fn answer_infer(
     server: &Server,
-    running: &RunningModel,
+    running: &Arc<RunningModel>,
     request: Request<Incoming>,
 ) -> Reply {
     let (parts, body) = request.into_parts();
@@ -48,20 +49,29 @@ pub(super) async fn answer_infer(
         drop(body);
         request.map_err(|wrong| wrong.to_string())
     };
-    let write = |request: &InferRequest, computed: Computed| {
-        let answer = Answer {
-            model: &running.model.name,
-            id: request.id.as_deref(),
-            wanted: &request.outputs,
-            outputs: &running.model.outputs,
-            tensors: &computed.tensors,
-        };
-        answer.body().map_err(|not_finite| not_finite.to_string())
+    let admitted = match admit(running, Instant::now(), read) {
+        Ok(admitted) => admitted,
+        Err(rejection) => return rejection_reply(&rejection),
     };
-    match infer(running, Instant::now(), read, write).await {
+    match admitted.answer(write_answer).await {
         Ok(body) => tensors(body),
         Err(rejection) => rejection_reply(&rejection),
     }
+}
+
+fn write_answer(
+    running: &RunningModel,
+    request: &InferRequest,
+    computed: Computed,
+) -> Result<AnswerBody, String> {
+    let answer = Answer {
+        model: &running.model.name,
+        id: request.id.as_deref(),
+        wanted: &request.outputs,
+        outputs: &running.model.outputs,
+        tensors: &computed.tensors,
+    };
+    answer.body().map_err(|not_finite| not_finite.to_string())
 }
 
 /// What the header of the binary extension says, if it is there.
@@ -94,5 +104,7 @@ fn rejection_reply(rejection: &Rejection) -> Reply {
         Refusal::NotRunning => unavailable(&what, second),
         Refusal::Draining => closing(unavailable(&what, second)),
         Refusal::Failed { .. } => error(StatusCode::SERVICE_UNAVAILABLE, &what),
+        Refusal::NotStarted { .. } => error(StatusCode::BAD_REQUEST, &what),
+        Refusal::TooManySequences { .. } => unavailable(&what, second),
     }
 }

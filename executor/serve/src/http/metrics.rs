@@ -19,6 +19,7 @@ pub(super) fn metrics_text(server: &Server) -> String {
     text.connections(server);
     text.readiness(server);
     text.queues(server);
+    text.sequences(server);
     text.requests(server);
     text.responses(server);
     text.supervision(server);
@@ -114,7 +115,7 @@ impl MetricsText {
         value: impl Fn(&RunningModel) -> V,
     ) {
         self.0.begin(metric);
-        for running in server.models() {
+        for running in &server.models() {
             self.model_value(metric.name, running, value(running));
         }
     }
@@ -159,6 +160,14 @@ impl MetricsText {
         self.per_model(server, metric, |running| seconds(running.full_queue_ns()));
     }
 
+    fn sequences(&mut self, server: &Server) {
+        let help = "Sequences whose state is kept.";
+        let metric = Metric::gauge("zbmd_sequences", help);
+        self.per_model(server, metric, |running| running.admission().sequences());
+        let metric = Metric::gauge("zbmd_sequence_limit", "Sequences that may be kept.");
+        self.per_model(server, metric, |running| running.sequence_limits().count);
+    }
+
     fn requests(&mut self, server: &Server) {
         let help = "Requests computed, each of which is an iteration.";
         let metric = Metric::counter("zbmd_iterations_total", help);
@@ -166,7 +175,7 @@ impl MetricsText {
         let name = "zbmd_refused_requests_total";
         let help = "Requests that were not computed, by why.";
         self.0.begin(Metric::counter(name, help));
-        for running in server.models() {
+        for running in &server.models() {
             for why in RefusedFor::ALL {
                 let count = running.stats.refused_for(why);
                 self.labelled(name, running, ("why", why.name()), count);
@@ -182,7 +191,7 @@ impl MetricsText {
         let help = "From the end of a request's body until its answer is made.";
         let kind = MetricKind::Histogram;
         self.0.begin(Metric { name, kind, help });
-        for running in server.models() {
+        for running in &server.models() {
             let stats = &running.stats;
             let counts = stats.responses.cumulative();
             let bucket = format!("{name}_bucket");
@@ -205,7 +214,7 @@ impl MetricsText {
         let name = "zbmd_worker_losses_total";
         let help = "Workers lost, by the kind of cause.";
         self.0.begin(Metric::counter(name, help));
-        for running in server.models() {
+        for running in &server.models() {
             for (cause, count) in counts(running).losses {
                 self.labelled(name, running, ("cause", cause), count);
             }
@@ -227,7 +236,7 @@ impl MetricsText {
             let name = &format!("nv_inference_{name}");
             let kind = MetricKind::Untyped;
             self.0.begin(Metric { name, kind, help });
-            for running in server.models() {
+            for running in &server.models() {
                 let count = value(&running.stats);
                 self.labelled(name, running, ("version", VERSION), count);
             }
@@ -235,7 +244,7 @@ impl MetricsText {
         let name = "nv_inference_pending_request_count";
         let help = "Requests that were admitted and are not answered.";
         self.0.begin(Metric::gauge(name, help));
-        for running in server.models() {
+        for running in &server.models() {
             let pending = running.admission().pending();
             self.labelled(name, running, ("version", VERSION), pending);
         }

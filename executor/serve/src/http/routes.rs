@@ -1,5 +1,7 @@
 //! Paths: from a method and a path to what is answered. Queries are not looked at.
 
+use std::sync::Arc;
+
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, Request, StatusCode};
@@ -99,11 +101,11 @@ pub(super) async fn answer(server: &Server, request: Request<Incoming>) -> Reply
         Route::Live => health(true),
         Route::Ready => health(server.is_ready()),
         Route::Server => json(&documents::server()),
-        Route::Stats => json(&documents::stats(server.models())),
+        Route::Stats => json(&documents::stats(&server.models())),
         Route::RepositoryIndex => json(&documents::repository_index(server)),
         Route::Metrics => metrics(metrics_text(server)),
         Route::Model(name, asked) => match server.model(name) {
-            Some(running) => answer_of_model(server, running, asked, request).await,
+            Some(running) => answer_of_model(server, &running, asked, request).await,
             None => error(StatusCode::NOT_FOUND, &server.unknown_model(name)),
         },
     }
@@ -111,7 +113,7 @@ pub(super) async fn answer(server: &Server, request: Request<Incoming>) -> Reply
 
 async fn answer_of_model(
     server: &Server,
-    running: &RunningModel,
+    running: &Arc<RunningModel>,
     asked: ModelRoute,
     request: Request<Incoming>,
 ) -> Reply {
@@ -119,7 +121,7 @@ async fn answer_of_model(
         ModelRoute::Metadata => json(&documents::model(running)),
         ModelRoute::Ready => health(running.is_ready()),
         ModelRoute::Config => json(&documents::config(running)),
-        ModelRoute::Stats => json(&documents::stats(std::iter::once(running))),
+        ModelRoute::Stats => json(&documents::stats([running])),
         ModelRoute::Infer => answer_infer(server, running, request).await,
     }
 }

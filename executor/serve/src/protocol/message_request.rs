@@ -8,9 +8,10 @@ use super::messages::{
 };
 use super::request::{
     InferRequest, RequestError, Tensors, WantedOutput, check_named_datatype, check_sizes,
-    check_truths, complete_inputs, find, unsupported_classification, unsupported_sequence,
-    unsupported_shared_memory,
+    check_truths, complete_inputs, find, number_sequence, text_sequence,
+    unsupported_classification, unsupported_shared_memory,
 };
+use crate::sequence::SequenceStep;
 use crate::tensor::{Datatype, TensorSpec};
 
 /// Reads a message. Outputs are always sent as bytes.
@@ -18,9 +19,9 @@ pub(crate) fn read_message(
     message: ModelInferRequest,
     tensors: Tensors<'_>,
 ) -> Result<InferRequest, RequestError> {
-    refuse_sequences(&message.parameters)?;
     Ok(InferRequest {
         timeout: timeout_of(&message.parameters)?,
+        step: step_of(&message.parameters)?,
         outputs: outputs_of(&message, tensors.outputs)?,
         inputs: inputs_of(&message, tensors.inputs)?,
         // There is no telling an empty id from none.
@@ -32,12 +33,37 @@ fn choice<'p>(parameters: &'p Parameters, name: &str) -> Option<&'p ParameterCho
     parameters.get(name)?.choice.as_ref()
 }
 
-fn refuse_sequences(parameters: &Parameters) -> Result<(), RequestError> {
-    match choice(parameters, "sequence_id") {
-        None | Some(ParameterChoice::Int64(0) | ParameterChoice::Uint64(0)) => Ok(()),
-        Some(ParameterChoice::String(id)) if id.is_empty() => Ok(()),
-        Some(_) => Err(unsupported_sequence()),
-    }
+/// The parameters `sequence_id`, `sequence_start` and `sequence_end`; an id of 0, or an empty one, is none.
+fn step_of(parameters: &Parameters) -> Result<Option<SequenceStep>, RequestError> {
+    let wrong = |name: &str, found: String, expected| RequestError::Number {
+        place: format!("the parameter `{name}`"),
+        found,
+        expected,
+    };
+    let expected = "a string or a whole number";
+    let id = match choice(parameters, "sequence_id") {
+        None => return Ok(None),
+        Some(ParameterChoice::Uint64(number)) => number_sequence(*number),
+        Some(ParameterChoice::Int64(number)) => {
+            let unsigned = u64::try_from(*number);
+            number_sequence(
+                unsigned.map_err(|_| wrong("sequence_id", number.to_string(), expected))?,
+            )
+        }
+        Some(ParameterChoice::String(text)) => text_sequence(text)?,
+        Some(other) => return Err(wrong("sequence_id", kind_of(other).to_owned(), expected)),
+    };
+    let flag = |name| match choice(parameters, name) {
+        None => Ok(false),
+        Some(ParameterChoice::Bool(flag)) => Ok(*flag),
+        Some(other) => Err(wrong(name, kind_of(other).to_owned(), "true or false")),
+    };
+    let (is_start, is_end) = (flag("sequence_start")?, flag("sequence_end")?);
+    Ok(id.map(|id| SequenceStep {
+        id,
+        is_start,
+        is_end,
+    }))
 }
 
 /// The parameter `timeout`, in microseconds; 0 is none.

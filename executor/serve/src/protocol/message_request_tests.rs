@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::protocol::messages::{InferParameter, InferRequestedOutputTensor};
+use crate::sequence::SequenceId;
 
 fn specs() -> Vec<TensorSpec> {
     let spec = |name: &str, datatype| TensorSpec {
@@ -127,13 +128,53 @@ fn parameters_are_those_of_json() {
         timeout(ParameterChoice::Bool(true)),
         Err("the parameter `timeout` is a truth value; it must be whole microseconds".to_owned())
     );
-    with("sequence_id", ParameterChoice::Int64(0)).expect("no sequence");
-    let refused = with("sequence_id", ParameterChoice::String("a".to_owned()));
-    assert_eq!(
-        refused.expect_err("a sequence"),
-        "`sequence_id` is not supported: every request stands alone"
-    );
     with("priority", ParameterChoice::Uint64(1)).expect("not looked at");
+}
+
+#[test]
+fn sequences_have_numbers_or_names() {
+    let step = |id: ParameterChoice, start: ParameterChoice| {
+        let message = ModelInferRequest {
+            parameters: [("sequence_id", id), ("sequence_start", start)]
+                .map(|(name, choice)| (name.to_owned(), parameter(choice)))
+                .into(),
+            ..raw()
+        };
+        read(message).map(|request| request.step)
+    };
+    let started = |id| {
+        Ok(Some(SequenceStep {
+            id,
+            is_start: true,
+            is_end: false,
+        }))
+    };
+    let yes = || ParameterChoice::Bool(true);
+    let number = SequenceId::Number(5);
+    assert_eq!(
+        step(ParameterChoice::Int64(5), yes()),
+        started(number.clone())
+    );
+    assert_eq!(step(ParameterChoice::Uint64(5), yes()), started(number));
+    let text = SequenceId::Text("5".to_owned());
+    assert_eq!(
+        step(ParameterChoice::String("5".to_owned()), yes()),
+        started(text)
+    );
+    for none in [
+        ParameterChoice::Int64(0),
+        ParameterChoice::String(String::new()),
+    ] {
+        assert_eq!(step(none, yes()), Ok(None));
+    }
+    assert_eq!(
+        step(ParameterChoice::Int64(-5), yes()).expect_err("negative"),
+        "the parameter `sequence_id` is -5; it must be a string or a whole number"
+    );
+    assert_eq!(
+        step(ParameterChoice::Int64(5), ParameterChoice::Int64(1)).expect_err("a number"),
+        "the parameter `sequence_start` is a whole number; it must be true or false"
+    );
 }
 
 #[test]

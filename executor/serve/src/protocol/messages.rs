@@ -198,10 +198,19 @@ pub struct ModelConfig {
     pub input: Vec<ModelInput>,
     #[prost(message, repeated, tag = "6")]
     pub output: Vec<ModelOutput>,
+    /// Of models that keep a state.
+    #[prost(message, optional, tag = "13")]
+    pub sequence_batching: Option<SequenceBatching>,
     #[prost(btree_map = "string, message", tag = "14")]
     pub parameters: BTreeMap<String, ModelParameter>,
     #[prost(string, tag = "17")]
     pub backend: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct SequenceBatching {
+    #[prost(uint64, tag = "1")]
+    pub max_sequence_idle_microseconds: u64,
 }
 
 /// `data_type` is a number of `model_config.proto`'s `DataType`.

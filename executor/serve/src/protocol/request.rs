@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::elements::{ElementError, bytes_of_json};
 use super::json::{Json, JsonError, parse};
+use crate::sequence::{MAX_ID_BYTES, SequenceId, SequenceStep};
 use crate::tensor::{Datatype, TensorSpec};
 
 /// Values of a request beside the elements of its inputs: names, shapes, parameters.
@@ -128,6 +129,8 @@ pub(crate) struct InferRequest {
     pub(crate) outputs: Vec<WantedOutput>,
     /// The client waits no longer than this.
     pub(crate) timeout: Option<Duration>,
+    /// It is one of a sequence.
+    pub(crate) step: Option<SequenceStep>,
 }
 
 /// An output that a client asks for.
@@ -176,7 +179,6 @@ impl InferRequest {
         }
 
         let parameters = json.get("parameters");
-        refuse_sequences(parameters)?;
         let binary = BinaryData {
             body,
             next: json_length,
@@ -186,6 +188,7 @@ impl InferRequest {
             inputs: inputs_of(&json, binary, tensors.inputs)?,
             outputs: outputs_of(&json, parameters, tensors.outputs)?,
             timeout: timeout_of(parameters)?,
+            step: step_of(parameters)?,
         })
     }
 }
@@ -212,21 +215,40 @@ fn id_of(json: &Json<'_>) -> Result<Option<String>, RequestError> {
     }
 }
 
-/// State between requests needs slots of its own, which do not exist yet: a sequence answered without them would be wrong.
-fn refuse_sequences(parameters: Option<&Json<'_>>) -> Result<(), RequestError> {
-    let sequence = parameters.and_then(|parameters| parameters.get("sequence_id"));
-    match sequence {
-        None | Some(Json::Number("0")) => Ok(()),
-        Some(Json::String(id)) if id.is_empty() => Ok(()),
-        Some(_) => Err(unsupported_sequence()),
-    }
+/// The parameters `sequence_id`, `sequence_start` and `sequence_end`; an id of 0, or an empty one, is none.
+fn step_of(parameters: Option<&Json<'_>>) -> Result<Option<SequenceStep>, RequestError> {
+    let parameter = |name| parameters.and_then(|parameters| parameters.get(name));
+    let id = match parameter("sequence_id") {
+        None | Some(Json::Null) => return Ok(None),
+        Some(Json::String(text)) => text_sequence(text)?,
+        Some(other) => {
+            let place = "the parameter `sequence_id`";
+            number_sequence(unsigned(place, other, "a string or a whole number")?)
+        }
+    };
+    let flag = |name, place| parameter(name).map_or(Ok(false), |value| truth(place, value));
+    let is_start = flag("sequence_start", "the parameter `sequence_start`")?;
+    let is_end = flag("sequence_end", "the parameter `sequence_end`")?;
+    Ok(id.map(|id| SequenceStep {
+        id,
+        is_start,
+        is_end,
+    }))
 }
 
-pub(super) fn unsupported_sequence() -> RequestError {
-    RequestError::Unsupported {
-        what: "`sequence_id`".to_owned(),
-        help: "every request stands alone",
+pub(super) fn number_sequence(number: u64) -> Option<SequenceId> {
+    (number > 0).then_some(SequenceId::Number(number))
+}
+
+pub(super) fn text_sequence(text: &str) -> Result<Option<SequenceId>, RequestError> {
+    if text.len() > MAX_ID_BYTES {
+        return Err(RequestError::Number {
+            place: "the parameter `sequence_id`".to_owned(),
+            found: format!("a string of {} bytes", text.len()),
+            expected: "at most 128 bytes long",
+        });
     }
+    Ok((!text.is_empty()).then(|| SequenceId::Text(text.to_owned())))
 }
 
 /// The parameter `timeout`, in microseconds; 0 is none.

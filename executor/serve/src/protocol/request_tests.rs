@@ -233,12 +233,64 @@ fn outputs_are_the_models_and_come_in_the_body() {
 #[test]
 fn parameters_that_cannot_be_kept_are_refused() {
     assert_refused(
-        &with(r#""parameters": {"sequence_id": 5}"#),
-        "`sequence_id` is not supported: every request stands alone",
-    );
-    assert_refused(
         &with(r#""parameters": {"timeout": 1.5}"#),
         "the parameter `timeout` is 1.5; it must be whole microseconds",
+    );
+}
+
+#[test]
+fn sequences_have_numbers_or_names() {
+    let step = |parameters: &str| {
+        let body = with(&format!(r#""parameters": {{{parameters}}}"#));
+        parsed(&body, &[]).map(|request| request.step)
+    };
+    let expected = |id, is_start, is_end| {
+        Ok(Some(SequenceStep {
+            id,
+            is_start,
+            is_end,
+        }))
+    };
+    let largest = SequenceId::Number(u64::MAX);
+    assert_eq!(
+        step(
+            r#""sequence_id": 18446744073709551615, "sequence_start": true, "sequence_end": false"#
+        ),
+        expected(largest, true, false)
+    );
+    let text = SequenceId::Text("5".to_owned());
+    assert_eq!(
+        step(r#""sequence_id": "5", "sequence_end": true"#),
+        expected(text, false, true)
+    );
+    for none in [
+        r#""sequence_id": 0"#,
+        r#""sequence_id": """#,
+        r#""sequence_start": true"#,
+    ] {
+        assert_eq!(step(none), Ok(None), "{none}");
+    }
+    let long = "x".repeat(129);
+    for (wrong, expected) in [
+        (
+            r#""sequence_id": -1"#.to_owned(),
+            "is -1; it must be a string or a whole number",
+        ),
+        (
+            r#""sequence_id": [1]"#.to_owned(),
+            "is a list; it must be a string or a whole number",
+        ),
+        (
+            format!(r#""sequence_id": "{long}""#),
+            "is a string of 129 bytes; it must be at most 128 bytes long",
+        ),
+    ] {
+        let refusal = step(&wrong).expect_err("it is refused").to_string();
+        assert_eq!(refusal, format!("the parameter `sequence_id` {expected}"));
+    }
+    assert_refused(
+        &with(r#""parameters": {"sequence_id": 1, "sequence_start": 1}"#),
+        "the parameter `sequence_start` is a number; it must be true or false",
     );
 }
 

@@ -9,7 +9,8 @@ use zbmd_ir::verify::VerifiedModes;
 use super::{LoadChoices, RepositoryError};
 use crate::say;
 
-/// Compiles a model as `zbmdc compile --block 1` does: a longer block would have each request followed by empty iterations.
+/// Compiles a model as `zbmdc compile --block 1 --sequences` does: a longer block would have each request followed by empty
+/// iterations.
 ///
 /// # Errors
 /// Everything that is wrong with the model or the machine.
@@ -42,6 +43,8 @@ fn options(choices: &LoadChoices) -> Result<CompileOptions, Diagnostics> {
     let mut options = CompileOptions {
         registry: choices.registry.clone(),
         block: Some(1),
+        // Of a model that keeps nothing, it changes nothing.
+        sequences: true,
         ..CompileOptions::default()
     };
     options.set_target(choices.machine.clone(), false)?;

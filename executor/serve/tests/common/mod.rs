@@ -18,6 +18,8 @@ use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_str};
 
 /// The model that the examples of Triton's clients talk to.
 pub const SIMPLE: &str = include_str!("../../../../graphs/simple/model.ron");
+/// Adds 1 to the first input of a sequence.
+pub const SIMPLE_SEQUENCE: &str = include_str!("../../../../graphs/simple_sequence/model.ron");
 
 /// Four functions of 4,096 floats: with two devices, a pipeline of two stages.
 pub const WIDE: &str = r#"Model(
@@ -51,6 +53,16 @@ pub fn compiled(model: &str, devices: usize, block: u64) -> Compiled {
     compile_str("model.ron", model, "", &options).expect("a good model")
 }
 
+/// A file of the shared data; nothing where that is not here.
+pub fn shared(name: &str) -> Option<PathBuf> {
+    let path = std::env::var("ZBMD_DATA").map(|data| PathBuf::from(data).join(name));
+    let found = path.ok().filter(|path| path.exists());
+    if found.is_none() {
+        eprintln!("SKIPPED: {name} is not here; set ZBMD_DATA to the folder of the shared data");
+    }
+    found
+}
+
 /// A folder of bundles.
 pub struct Models {
     folder: tempfile::TempDir,
@@ -76,6 +88,11 @@ impl Models {
 
     pub fn path(&self) -> PathBuf {
         self.folder.path().to_owned()
+    }
+
+    pub fn with_file(self, name: &str, text: &[u8]) -> Self {
+        std::fs::write(self.path().join(name), text).expect("written");
+        self
     }
 
     /// A server of these models that has not said anything yet.
