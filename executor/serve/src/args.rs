@@ -53,6 +53,15 @@ pub(crate) struct Args {
     /// a proxy, that you trust
     #[arg(long)]
     pub(crate) allow_remote: bool,
+    /// Let clients of this computer register POSIX shared memory, and have tensors there instead of in bodies
+    #[arg(long)]
+    pub(crate) shared_memory: bool,
+    /// Let clients load models of the folder anew, and unload them
+    #[arg(long)]
+    pub(crate) model_control: bool,
+    /// What the server calls itself in its metadata, for clients that look at it
+    #[arg(long, value_name = "NAME", default_value = crate::description::NAME)]
+    pub(crate) server_name: String,
     /// Requests of each model that may wait; one more is refused
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) queue: u32,

@@ -2,18 +2,25 @@
 
 use crate::engine::RunningModel;
 use crate::engine::readiness::Phase;
+use crate::server::Server;
 
-/// The server's name, and that of the platform of all its models.
+/// The server's name unless it is given another, and that of the platform of all its models.
 pub(crate) const NAME: &str = "zbmd";
 
 /// Extensions of the protocol that are spoken here.
-pub(crate) const EXTENSIONS: [&str; 5] = [
-    "binary_tensor_data",
-    "model_configuration",
-    "model_repository",
-    "sequence",
-    "statistics",
-];
+pub(crate) fn extensions(server: &Server) -> Vec<&'static str> {
+    let mut extensions = vec![
+        "binary_tensor_data",
+        "model_configuration",
+        "model_repository",
+        "sequence",
+        "statistics",
+    ];
+    if server.regions().is_allowed() {
+        extensions.push("system_shared_memory");
+    }
+    extensions
+}
 
 /// What a model's calendars promise, by the names that its configuration has for it.
 pub(crate) fn plan_parameters(running: &RunningModel) -> [(&'static str, u64); 6] {

@@ -9,6 +9,7 @@ use crate::engine::RunningModel;
 use crate::engine::admission::{Computed, Refusal, Submission};
 use crate::protocol::request::{InferRequest, Tensors};
 use crate::sequence::SequenceStep;
+use crate::shared_memory::Regions;
 use crate::stats::{AnsweredTimes, RefusedFor};
 
 /// Why a request is not answered.
@@ -37,6 +38,7 @@ pub(crate) struct Admitted {
 /// Why it is not admitted, which is counted.
 pub(crate) fn admit(
     running: &Arc<RunningModel>,
+    regions: &Regions,
     arrived: Instant,
     read: impl FnOnce(Tensors<'_>) -> Result<InferRequest, String>,
 ) -> Result<Admitted, Rejection> {
@@ -44,6 +46,7 @@ pub(crate) fn admit(
     let tensors = Tensors {
         inputs: &model.inputs,
         outputs: &model.outputs,
+        regions,
     };
     let admitted = read(tensors).map_err(Rejection::Request);
     let admitted = admitted.and_then(|request| submit(running, arrived, request));

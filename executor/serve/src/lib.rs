@@ -12,17 +12,20 @@
 //! |---|---|---|
 //! | `tensor` | tensors, as the protocol and the model have them | nothing of these |
 //! | `sequence` | names of sequences | nothing of these |
-//! | `protocol` | bodies of requests and answers | `sequence`, `tensor` |
+//! | `shared_memory` | regions that tensors are in | nothing of these |
+//! | `protocol` | bodies of requests and answers | `sequence`, `shared_memory`, `tensor` |
 //! | `engine` | a model's queue, sequences, run, bound and readiness | `sequence`, `stats`, `tensor` |
 //! | `inference` | a request on its way through a model | `protocol`, `engine`, `stats` |
-//! | `description` | names, bounds and states, as all protocols say them | `engine` |
-//! | `server` | the models, and connections up to a limit | `engine`, `protocol` |
+//! | `control` | opening models of the folder | `engine`, `repository` |
+//! | `description` | names, bounds and states, as all protocols say them | `engine`, `server` |
+//! | `server` | the models, and connections up to a limit | `control`, `engine`, `protocol`, `shared_memory` |
 //! | `http` | HTTP/1.1: paths, bodies, documents, metrics | all of these |
 //! | `grpc` | gRPC: calls and messages | all of these but `http` |
 //!
 //! Everything said goes to standard error. Exit codes are [`zbmd_executor::exit`]'s.
 
 mod args;
+mod control;
 mod description;
 mod descriptors;
 mod engine;
@@ -34,6 +37,7 @@ mod protocol;
 mod repository;
 mod sequence;
 mod server;
+mod shared_memory;
 mod stats;
 mod tensor;
 #[doc(hidden)]
@@ -55,12 +59,14 @@ use zbmd_backends::op::Registry;
 use zbmd_executor::exit;
 
 use crate::args::Args;
+use crate::control::ModelControl;
+use crate::engine::RunChoices;
 use crate::engine::readiness::Phase;
 use crate::engine::sequences::SequenceLimits;
-use crate::engine::{LoadedModel, RunChoices, RunningModel};
 use crate::http::Http;
 use crate::repository::{LoadChoices, RepositoryError};
-use crate::server::{Limits, Protocol, Server};
+use crate::server::{Limits, Parts, Protocol, Server};
+use crate::shared_memory::Regions;
 
 /// How often it is looked whether any model is left.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -74,6 +80,10 @@ enum ServeError {
         "{0} is not a loopback address, and there is no encryption and no authentication yet: listen at 127.0.0.1, or add --allow-remote if everybody who reaches it may use it"
     )]
     Remote(SocketAddr),
+    #[error(
+        "{0} is not a loopback address, and --shared-memory is for clients on this computer: leave one of them out"
+    )]
+    SharedMemory(SocketAddr),
     #[error(transparent)]
     Repository(#[from] RepositoryError),
     #[error(
@@ -95,7 +105,7 @@ enum ServeError {
 impl ServeError {
     fn class(&self) -> u8 {
         match self {
-            Self::Remote(_) => exit::USAGE,
+            Self::Remote(_) | Self::SharedMemory(_) => exit::USAGE,
             Self::Repository(error) => error.class(),
             Self::Listen { .. } => exit::FILE,
             Self::Thread { .. } => exit::FAULT,
@@ -146,13 +156,24 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
     if !args.listen.ip().is_loopback() && !args.allow_remote {
         return Err(ServeError::Remote(args.listen));
     }
+    if args.shared_memory && !args.listen.ip().is_loopback() {
+        return Err(ServeError::SharedMemory(args.listen));
+    }
     let limits = limits_of(args);
-    let models = repository::load(&args.folder, &load_choices(args, registry))?;
+    let control = ModelControl {
+        folder: args.folder.clone(),
+        load: load_choices(args, registry),
+        run: run_choices(args),
+        is_allowed: args.model_control,
+    };
+    let models = control.load_all()?;
     let http = bind(args.listen)?;
     #[cfg(feature = "grpc")]
     let grpc = args.grpc_address().map(bind).transpose()?;
     let signals = signals();
-    let models = start_models(args, models)?;
+    let started = models.into_iter().map(|model| control.start(model));
+    let started: io::Result<Vec<_>> = started.collect();
+    let models = started.map_err(thread_error("a model"))?;
 
     check_threads(args.http_threads).map_err(thread_error("connections"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -161,7 +182,13 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
         .enable_all()
         .build()
         .map_err(thread_error("connections"))?;
-    let server = Server::new(models.clone(), limits);
+    let server = Server::new(Parts {
+        models,
+        control,
+        limits,
+        regions: Regions::new(args.shared_memory),
+        name: args.server_name.clone(),
+    });
     let listening = Listening {
         runtime: &runtime,
         server: &server,
@@ -173,8 +200,8 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
         listening.begin::<grpc::Grpc>("grpc", grpc)?;
     }
 
-    let has_failed = wait_for_end(&signals, &models);
-    let exit_code = shut_down(args, &runtime, &server, &models);
+    let has_failed = wait_for_end(&signals, &server);
+    let exit_code = shut_down(args, &runtime, &server);
     match has_failed {
         true => Err(ServeError::AllFailed),
         false => Ok(exit_code),
@@ -207,12 +234,8 @@ fn limits_of(args: &Args) -> Limits {
     }
 }
 
-/// Begins to run all models, each of which is warmed up and then introduced.
-fn start_models(
-    args: &Args,
-    models: Vec<LoadedModel>,
-) -> Result<Vec<Arc<RunningModel>>, ServeError> {
-    let choices = RunChoices {
+fn run_choices(args: &Args) -> RunChoices {
+    RunChoices {
         isolation: args.isolation.isolation(),
         standby: !args.no_standby,
         pin: args.pin,
@@ -221,22 +244,7 @@ fn start_models(
             count: args.sequences as usize,
             idle: args.sequence_idle,
         },
-    };
-    let start = |model| {
-        let running = RunningModel::start(model, choices.clone())?;
-        let (warmed, is_quiet) = (Arc::clone(&running), args.quiet);
-        let warm_up = move || {
-            warmed.warm_up();
-            if !is_quiet {
-                introduce(&warmed);
-            }
-        };
-        let warmer = std::thread::Builder::new().name("zbmd warm-up".to_owned());
-        warmer.spawn(warm_up)?;
-        Ok(running)
-    };
-    let started: io::Result<Vec<_>> = models.into_iter().map(start).collect();
-    started.map_err(thread_error("a model"))
+    }
 }
 
 /// Makes sure that so many threads are to be had at once: the runtime panics where it does not get its own, and waits for ever
@@ -315,32 +323,8 @@ fn signals() -> Receiver<()> {
     receiver
 }
 
-/// Says what a model takes and how long it takes for it.
-fn introduce(running: &RunningModel) {
-    let model = &running.model;
-    let planned = model.planned;
-    let micros = |ns: u64| ns as f64 / 1000.0;
-    let name = &model.name;
-    say(format_args!(
-        "zbmd-serve: {name}: response {:.1} us at best as measured, {:.1} us as planned; planned with a full queue of {} requests {:.1} us",
-        micros(running.admission().measured().shortest_ns()),
-        micros(planned.response_ns(0)),
-        running.admission().limit(),
-        micros(running.full_queue_ns()),
-    ));
-    if planned.fillers() > 0 {
-        say(format_args!(
-            "zbmd-serve: note: {name}: blocks of {} and {} stages: a request that comes alone is followed by {} empty \
-             iterations; compile it with --block 1, and for one device, for shorter responses",
-            planned.block,
-            planned.stages,
-            planned.fillers(),
-        ));
-    }
-}
-
 /// Waits for a signal, or until every model has failed; whether it is that.
-fn wait_for_end(signals: &Receiver<()>, models: &[Arc<RunningModel>]) -> bool {
+fn wait_for_end(signals: &Receiver<()>, server: &Server) -> bool {
     loop {
         match signals.recv_timeout(LOOK_EVERY) {
             Ok(()) => return false,
@@ -348,19 +332,19 @@ fn wait_for_end(signals: &Receiver<()>, models: &[Arc<RunningModel>]) -> bool {
             // Without a handler nobody sends; the default action ends the process.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK_EVERY),
         }
+        let models = server.models();
         let mut phases = models.iter().map(|running| running.readiness().phase());
-        if phases.all(|phase| matches!(phase, Phase::Failed { .. })) {
+        // Clients may have unloaded all of them, and may load some again.
+        if !models.is_empty() && phases.all(|phase| matches!(phase, Phase::Failed { .. })) {
             return true;
         }
     }
 }
 
 /// Answers what was admitted, refuses what comes meanwhile, closes connections and ends the runs.
-fn shut_down(args: &Args, runtime: &Runtime, server: &Server, models: &[Arc<RunningModel>]) -> u8 {
+fn shut_down(args: &Args, runtime: &Runtime, server: &Server) -> u8 {
     let drain_end = Instant::now() + args.drain;
-    models
-        .iter()
-        .for_each(|running| running.admission().drain());
+    let models = server.drain();
     let left = || drain_end.saturating_duration_since(Instant::now());
     let mut are_idle = models.iter().map(|r| r.admission().wait_until_idle(left()));
     let is_drained = are_idle.all(|is_idle| is_idle);

@@ -1,17 +1,19 @@
 //! The models, and connections to them: accepted up to a limit, whatever they speak.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
+use crate::control::{ControlError, ModelControl};
 use crate::engine::RunningModel;
+use crate::shared_memory::Regions;
 
 /// Pause after a connection that could not be accepted, for want of a descriptor or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -49,9 +51,36 @@ pub(crate) trait Protocol: 'static {
     fn serve(server: Arc<Server>, stream: TcpStream) -> impl Future<Output = ()> + Send;
 }
 
+/// The models by name.
+#[derive(Default)]
+struct Models {
+    running: BTreeMap<String, Arc<RunningModel>>,
+    /// Those that a client had unloaded.
+    unloaded: BTreeSet<String>,
+}
+
+/// What a server is made of.
+pub(crate) struct Parts {
+    pub(crate) models: Vec<Arc<RunningModel>>,
+    pub(crate) control: ModelControl,
+    pub(crate) limits: Limits,
+    pub(crate) regions: Regions,
+    /// What it calls itself.
+    pub(crate) name: String,
+}
+
 /// The models, and what is shared by all connections.
 pub(crate) struct Server {
-    models: BTreeMap<String, Arc<RunningModel>>,
+    /// Read while a request is admitted, so that none is admitted by a model that another has taken the place of.
+    models: RwLock<Models>,
+    /// Models that another has taken the place of, and that have requests to answer.
+    retired: Mutex<Vec<Arc<RunningModel>>>,
+    control: ModelControl,
+    /// One model is loaded at a time.
+    loading: tokio::sync::Mutex<()>,
+    is_draining: AtomicBool,
+    regions: Regions,
+    name: String,
     limits: Limits,
     places: Arc<Semaphore>,
     counts: ConnectionCounts,
@@ -60,29 +89,64 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(models: Vec<Arc<RunningModel>>, limits: Limits) -> Arc<Self> {
-        let named = models.into_iter().map(|m| (m.model.name.clone(), m));
+    pub(crate) fn new(parts: Parts) -> Arc<Self> {
+        let named = parts.models.into_iter();
+        let running = named.map(|m| (m.model.name.clone(), m)).collect();
         Arc::new(Self {
-            models: named.collect(),
-            limits,
-            places: Arc::new(Semaphore::new(limits.connections)),
+            models: RwLock::new(Models {
+                running,
+                unloaded: BTreeSet::new(),
+            }),
+            retired: Mutex::new(Vec::new()),
+            control: parts.control,
+            loading: tokio::sync::Mutex::new(()),
+            is_draining: AtomicBool::new(false),
+            regions: parts.regions,
+            name: parts.name,
+            places: Arc::new(Semaphore::new(parts.limits.connections)),
+            limits: parts.limits,
             counts: ConnectionCounts::default(),
             closing: watch::channel(false).0,
         })
     }
 
+    fn read_models(&self) -> RwLockReadGuard<'_, Models> {
+        self.models.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_models(&self) -> RwLockWriteGuard<'_, Models> {
+        self.models.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// All models, by name.
     pub(crate) fn models(&self) -> Vec<Arc<RunningModel>> {
-        self.models.values().map(Arc::clone).collect()
+        let models = self.read_models();
+        models.running.values().map(Arc::clone).collect()
     }
 
     pub(crate) fn model(&self, name: &str) -> Option<Arc<RunningModel>> {
-        self.models.get(name).map(Arc::clone)
+        self.read_models().running.get(name).map(Arc::clone)
+    }
+
+    /// Models that were unloaded.
+    pub(crate) fn unloaded(&self) -> Vec<String> {
+        self.read_models().unloaded.iter().cloned().collect()
+    }
+
+    /// Does something, quickly, with the model that has a name now: no other takes its place meanwhile.
+    pub(crate) fn with_model<T>(
+        &self,
+        name: &str,
+        use_model: impl FnOnce(&Arc<RunningModel>) -> T,
+    ) -> Option<T> {
+        let models = self.read_models();
+        models.running.get(name).map(use_model)
     }
 
     /// What a client is told that asks for a model that is not here.
     pub(crate) fn unknown_model(&self, name: &str) -> String {
-        let known: Vec<&str> = self.models.keys().map(String::as_str).collect();
+        let models = self.read_models();
+        let known: Vec<&str> = models.running.keys().map(String::as_str).collect();
         let name: String = name.chars().take(100).collect();
         format!(
             "Request for unknown model: there is no `{name}`; there are: {}",
@@ -90,18 +154,98 @@ impl Server {
         )
     }
 
+    /// Opens a model of the folder anew. It takes the requests from then on; one of its name that was loaded answers those that it
+    /// admitted.
+    ///
+    /// # Errors
+    /// Why it is not loaded. One that was loaded before goes on then.
+    pub(crate) async fn load(self: &Arc<Self>, name: &str) -> Result<(), ControlError> {
+        let name = self.check_control(name)?;
+        let _turn = self.loading.lock().await;
+        let server = Arc::clone(self);
+        let named = name.clone();
+        let opened = tokio::task::spawn_blocking(move || server.control.open(&named)).await;
+        let running = opened.map_err(|_| ControlError::Bug { name: name.clone() })??;
+        let mut models = self.write_models();
+        models.unloaded.remove(&name);
+        let replaced = models.running.insert(name, running);
+        drop(models);
+        self.retire(replaced);
+        Ok(())
+    }
+
+    /// Ends a model once it has answered what it admitted.
+    ///
+    /// # Errors
+    /// There is none, or it may not be unloaded.
+    pub(crate) async fn unload(&self, name: &str) -> Result<(), ControlError> {
+        let name = self.check_control(name)?;
+        let _turn = self.loading.lock().await;
+        let mut models = self.write_models();
+        let Some(removed) = models.running.remove(&name) else {
+            return Err(ControlError::NotLoaded { name });
+        };
+        models.unloaded.insert(name);
+        drop(models);
+        self.retire(Some(removed));
+        Ok(())
+    }
+
+    fn check_control(&self, name: &str) -> Result<String, ControlError> {
+        let name: String = name.chars().take(200).collect();
+        match self.control.is_allowed && !self.is_draining() {
+            true => Ok(name),
+            false => Err(ControlError::NotAllowed { name }),
+        }
+    }
+
+    fn retire(&self, model: Option<Arc<RunningModel>>) {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.retain(|model| !model.admission().is_drained());
+        if let Some(model) = model {
+            model.retire();
+            retired.push(model);
+        }
+    }
+
+    /// Admits no request any more; all models that have requests to answer.
+    pub(crate) fn drain(&self) -> Vec<Arc<RunningModel>> {
+        self.is_draining.store(true, Ordering::Relaxed);
+        let mut models = self.models();
+        models
+            .iter()
+            .for_each(|running| running.admission().drain());
+        let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        models.extend(retired.iter().map(Arc::clone));
+        models
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Relaxed)
+    }
+
+    /// What it calls itself.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Shared memory that clients have registered.
+    pub(crate) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// The longest body of a sensible request to any model.
+    /// The longest body of a sensible request to any model, or about one.
     #[cfg(feature = "grpc")]
     pub(crate) fn max_body_bytes(&self) -> usize {
         use crate::protocol::request::max_body_bytes;
 
         let models = self.models();
         let bodies = models.iter().map(|m| max_body_bytes(&m.model.inputs));
-        bodies.max().unwrap_or(0)
+        bodies.max().unwrap_or(0).max(max_body_bytes(&[]))
     }
 
     pub(crate) fn counts(&self) -> &ConnectionCounts {

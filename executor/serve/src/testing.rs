@@ -11,12 +11,14 @@ use tokio::runtime::Runtime;
 use zbmd_backends::op::Registry;
 use zbmd_executor::Isolation;
 
+use crate::control::ModelControl;
 use crate::engine::sequences::SequenceLimits;
 use crate::engine::{RunChoices, RunningModel};
 use crate::protocol::answer::Answer;
-use crate::protocol::request::{InferRequest, Tensors, WantedOutput};
-use crate::repository::{self, LoadChoices};
-use crate::server::{Limits, Server};
+use crate::protocol::request::{InferRequest, OutputForm, Tensors, WantedOutput};
+use crate::repository::LoadChoices;
+use crate::server::{Limits, Parts, Server};
+use crate::shared_memory::Regions;
 use crate::tensor::{Datatype, TensorSpec};
 
 /// The messages of gRPC, for clients.
@@ -66,6 +68,7 @@ pub fn examine_request(inputs: u16, json_bytes: Option<usize>, body: &[u8]) {
     let tensors = Tensors {
         inputs: &specs,
         outputs: &specs,
+        regions: &Regions::new(false),
     };
     let Ok(request) = InferRequest::parse(body, json_bytes, tensors) else {
         return;
@@ -92,6 +95,7 @@ pub fn examine_message(inputs: u16, bytes: &[u8]) {
     let tensors = Tensors {
         inputs: &specs,
         outputs: &specs,
+        regions: &Regions::new(false),
     };
     let message = crate::grpc::read_whole(Bytes::copy_from_slice(bytes));
     let request = message.ok().and_then(|m| read_message(m, tensors).ok());
@@ -105,7 +109,13 @@ pub fn examine_message(inputs: u16, bytes: &[u8]) {
 fn check_round_trip(request: &InferRequest, tensors: Tensors<'_>, is_binary: bool) {
     let every_output = 0..tensors.outputs.len();
     let wanted: Vec<WantedOutput> = every_output
-        .map(|index| WantedOutput { index, is_binary })
+        .map(|index| WantedOutput {
+            index,
+            form: match is_binary {
+                true => OutputForm::Binary,
+                false => OutputForm::List,
+            },
+        })
         .collect();
     let answer = Answer {
         model: "m",
@@ -143,26 +153,31 @@ impl Conversations {
     /// # Errors
     /// Why the folder is not served.
     pub fn start(folder: &Path, registry: &Registry) -> Result<Self, String> {
-        let choices = RunChoices {
-            isolation: Isolation::Threads,
-            standby: false,
-            pin: false,
-            queue: 8,
-            sequences: SequenceLimits {
-                count: 8,
-                idle: Duration::from_secs(5),
+        let control = ModelControl {
+            folder: folder.to_owned(),
+            load: LoadChoices {
+                registry: registry.clone(),
+                #[cfg(feature = "compile")]
+                machine: zbmd_compiler::MachineChoice::Uniform(1),
+                is_quiet: true,
             },
+            run: RunChoices {
+                isolation: Isolation::Threads,
+                standby: false,
+                pin: false,
+                queue: 8,
+                sequences: SequenceLimits {
+                    count: 8,
+                    idle: Duration::from_secs(5),
+                },
+            },
+            is_allowed: false,
         };
-        let load_choices = LoadChoices {
-            registry: registry.clone(),
-            #[cfg(feature = "compile")]
-            machine: zbmd_compiler::MachineChoice::Uniform(1),
-            is_quiet: true,
-        };
-        let models = repository::load(folder, &load_choices).map_err(|error| error.to_string())?;
+        let models = control.load_all().map_err(|error| error.to_string())?;
+        let run = &control.run;
         let started = models
             .into_iter()
-            .map(|model| RunningModel::start(model, choices.clone()));
+            .map(|model| RunningModel::start(model, run.clone()));
         let models: Result<Vec<_>, _> = started.collect();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -176,7 +191,13 @@ impl Conversations {
             write_timeout: limit,
         };
         Ok(Self {
-            server: Server::new(models.map_err(|error| error.to_string())?, limits),
+            server: Server::new(Parts {
+                models: models.map_err(|error| error.to_string())?,
+                control,
+                limits,
+                regions: Regions::new(false),
+                name: "zbmd".to_owned(),
+            }),
             runtime: runtime.map_err(|error| error.to_string())?,
         })
     }

@@ -318,6 +318,65 @@ fn a_stream_is_answered_in_order_whatever_is_wrong_with_a_request() {
     }
 }
 
+#[test]
+fn models_are_unloaded_and_loaded() {
+    let server = Models::simple().serve(&["--isolation", "threads", "--model-control"]);
+    let client = Client::of(&server);
+    let control = |call, name: &str, parameter: Option<&str>| {
+        let asked = ModelControlRequest {
+            model_name: name.to_owned(),
+            parameters: parameter
+                .map(|name| (name.to_owned(), Empty {}))
+                .into_iter()
+                .collect(),
+        };
+        client
+            .call::<_, Empty>(call, asked)
+            .map_err(|status| status.code())
+    };
+    let load = "/inference.GRPCInferenceService/RepositoryModelLoad";
+    let unload = "/inference.GRPCInferenceService/RepositoryModelUnload";
+    let unload_parameter = Some("unload_dependents");
+    assert_eq!(control(unload, "simple", unload_parameter), Ok(Empty {}));
+    let asked = || simple_message([1; 16], [2; 16]);
+    assert_eq!(
+        client.infer(asked()).map_err(|s| s.code()),
+        Err(Code::NotFound)
+    );
+    assert_eq!(control(unload, "simple", None), Err(Code::NotFound));
+    let index = |ready| {
+        let asked = RepositoryIndexRequest { ready };
+        let call = "/inference.GRPCInferenceService/RepositoryIndex";
+        let told: RepositoryIndexResponse = client.call(call, asked).expect("told");
+        let models = told
+            .models
+            .into_iter()
+            .map(|model| (model.state, model.reason));
+        models.collect::<Vec<_>>()
+    };
+    let unloaded = ("UNAVAILABLE".to_owned(), "unloaded".to_owned());
+    assert_eq!((index(false), index(true)), (vec![unloaded], Vec::new()));
+
+    assert_eq!(
+        control(load, "simple", Some("config")),
+        Err(Code::InvalidArgument)
+    );
+    assert_eq!(control(load, "../simple", None), Err(Code::NotFound));
+    assert_eq!(control(load, "simple", None), Ok(Empty {}));
+    client.infer(asked()).expect("it is back");
+
+    let server = Models::simple().serve(&["--isolation", "threads"]);
+    let client = Client::of(&server);
+    let asked = ModelControlRequest {
+        model_name: "simple".to_owned(),
+        ..Default::default()
+    };
+    let refused = client
+        .call::<_, Empty>(load, asked)
+        .expect_err("not allowed");
+    assert_eq!(refused.code(), Code::PermissionDenied);
+}
+
 /// Requests of a sequence are admitted in the order of the stream, although their answers are waited for all at once.
 #[cfg(feature = "compile")]
 #[test]

@@ -164,6 +164,15 @@ impl RunningModel {
         }
     }
 
+    /// Admits no request any more, and ends the run once all that were are answered.
+    pub(crate) fn retire(self: &Arc<Self>) {
+        self.admission.drain();
+        let retired = Arc::clone(self);
+        let joiner = std::thread::Builder::new().name("zbmd retire".to_owned());
+        // Without a thread that waits for it, it ends all the same.
+        let _ = joiner.spawn(move || retired.join());
+    }
+
     /// Waits for the end of the run, after [`Admission::drain`] or a failure.
     pub(crate) fn join(&self) {
         let keeper = self

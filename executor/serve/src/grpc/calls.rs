@@ -16,16 +16,17 @@ use super::codec::MessageCodec;
 use super::connection::CallCounts;
 use super::documents;
 use super::stream::infer_stream;
+use super::{regions, repository};
 use crate::engine::RunningModel;
 use crate::engine::admission::{Computed, Refusal};
 use crate::inference::{Admitted, Rejection, admit};
 use crate::protocol::answer::VERSION;
 use crate::protocol::message_request::read_message;
 use crate::protocol::messages::{
-    Empty, ModelInferRequest, ModelInferResponse, ModelReadyResponse, ModelRequest,
-    RepositoryIndexRequest, ServerLiveResponse, ServerReadyResponse, TensorMetadata,
+    Empty, InferOutputTensor, ModelInferRequest, ModelInferResponse, ModelReadyResponse,
+    ModelRequest, RepositoryIndexRequest, ServerLiveResponse, ServerReadyResponse,
 };
-use crate::protocol::request::{InferRequest, Tensors};
+use crate::protocol::request::{InferRequest, OutputForm, Tensors, WantedOutput};
 use crate::server::Server;
 
 /// What a client waits before it tries again, by its own rules for calls that were refused.
@@ -51,7 +52,10 @@ pub(super) async fn answer(
             };
             unary(server, request, |_: Empty| ready(Ok(is_ready()))).await
         }
-        "ServerMetadata" => unary(server, request, |_: Empty| ready(Ok(documents::server()))).await,
+        "ServerMetadata" => {
+            let about = |_: Empty| ready(Ok(documents::server(server)));
+            unary(server, request, about).await
+        }
         "ModelReady" => {
             let is_ready = |asked| ModelReadyResponse {
                 // A model that is not here is not ready, as Triton has it.
@@ -74,6 +78,34 @@ pub(super) async fn answer(
         "RepositoryIndex" => {
             let about = |asked: RepositoryIndexRequest| documents::index(server, asked.ready);
             unary(server, request, |asked| ready(Ok(about(asked)))).await
+        }
+        "RepositoryModelLoad" => {
+            unary(server, request, |asked| repository::load(server, asked)).await
+        }
+        "RepositoryModelUnload" => {
+            unary(server, request, |asked| repository::unload(server, asked)).await
+        }
+        "SystemSharedMemoryStatus" => {
+            unary(server, request, |asked| {
+                ready(regions::status(server, &asked))
+            })
+            .await
+        }
+        "SystemSharedMemoryRegister" => {
+            unary(server, request, |asked| {
+                ready(regions::register(server, asked))
+            })
+            .await
+        }
+        "SystemSharedMemoryUnregister" => {
+            unary(server, request, |asked| {
+                ready(regions::unregister(server, &asked))
+            })
+            .await
+        }
+        // No region of a GPU is ever registered.
+        "CudaSharedMemoryStatus" | "CudaSharedMemoryUnregister" => {
+            unary(server, request, |_: Empty| ready(Ok(Empty {}))).await
         }
         "ModelInfer" => unary(server, request, |asked| infer_message(server, asked)).await,
         "ModelStreamInfer" => infer_stream(server, calls, request).await,
@@ -125,16 +157,20 @@ where
 
 /// The model that a call is about.
 pub(super) fn find(server: &Server, asked: &ModelRequest) -> Result<Arc<RunningModel>, Status> {
+    check_version(asked)?;
     let running = server.model(&asked.name);
-    let running = running.ok_or_else(|| Status::not_found(server.unknown_model(&asked.name)))?;
-    if !asked.version.is_empty() && asked.version != VERSION {
-        let name = &running.model.name;
-        let version: String = asked.version.chars().take(40).collect();
-        return Err(Status::not_found(format!(
-            "the model `{name}` has no version `{version}`; it has only {VERSION}"
-        )));
+    running.ok_or_else(|| Status::not_found(server.unknown_model(&asked.name)))
+}
+
+fn check_version(asked: &ModelRequest) -> Result<(), Status> {
+    if asked.version.is_empty() || asked.version == VERSION {
+        return Ok(());
     }
-    Ok(running)
+    let name: String = asked.name.chars().take(100).collect();
+    let version: String = asked.version.chars().take(40).collect();
+    Err(Status::not_found(format!(
+        "the model `{name}` has no version `{version}`; it has only {VERSION}"
+    )))
 }
 
 /// A request to infer, from its message to its answer.
@@ -155,41 +191,51 @@ pub(super) fn admit_message(
         name: std::mem::take(&mut message.model_name),
         version: std::mem::take(&mut message.model_version),
     };
-    let running = find(server, &asked)?;
+    check_version(&asked)?;
     let read =
         |tensors: Tensors<'_>| read_message(message, tensors).map_err(|wrong| wrong.to_string());
-    admit(&running, arrived, read).map_err(|rejection| status_of(&rejection))
+    let admitted = server.with_model(&asked.name, |running| {
+        admit(running, server.regions(), arrived, read)
+    });
+    let admitted = admitted.ok_or_else(|| Status::not_found(server.unknown_model(&asked.name)))?;
+    admitted.map_err(|rejection| status_of(&rejection))
 }
 
 /// Waits for the answer to a request.
 pub(super) async fn answer_message(admitted: Admitted) -> Result<ModelInferResponse, Status> {
-    let answer = admitted
-        .answer(|running, request, computed| Ok(response_message(running, request, computed)));
+    let answer = admitted.answer(response_message);
     answer.await.map_err(|rejection| status_of(&rejection))
 }
 
-/// The answer; outputs are bytes, whatever the inputs were.
+/// The answer; outputs are bytes, whatever the inputs were. One in shared memory has none in the message.
 fn response_message(
     running: &RunningModel,
     request: &InferRequest,
     computed: Computed,
-) -> ModelInferResponse {
+) -> Result<ModelInferResponse, String> {
     let model = &running.model;
     let mut tensors: Vec<Bytes> = computed.tensors.into_iter().map(Bytes::from).collect();
-    let wanted = request.outputs.iter().map(|wanted| wanted.index);
-    ModelInferResponse {
+    let mut response = ModelInferResponse {
         model_name: model.name.clone(),
         model_version: VERSION.to_owned(),
         id: request.id.clone().unwrap_or_default(),
-        outputs: wanted
-            .clone()
-            .map(|index| TensorMetadata::of(&model.outputs[index]))
-            .collect(),
+        ..ModelInferResponse::default()
+    };
+    for WantedOutput { index, form } in &request.outputs {
+        let spec = &model.outputs[*index];
         // No output is wanted twice.
-        raw_output_contents: wanted
-            .map(|index| std::mem::take(&mut tensors[index]))
-            .collect(),
+        let mut tensor = std::mem::take(&mut tensors[*index]);
+        let mut output = InferOutputTensor::of(spec);
+        if let OutputForm::Region(part) = form {
+            let written = part.write(&tensor);
+            written.map_err(|failed| format!("output `{}`: {failed}", spec.name))?;
+            output.set_region(part.name(), tensor.len() as u64);
+            tensor.clear();
+        }
+        response.outputs.push(output);
+        response.raw_output_contents.push(tensor);
     }
+    Ok(response)
 }
 
 fn status_of(rejection: &Rejection) -> Status {

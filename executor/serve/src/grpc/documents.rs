@@ -3,25 +3,25 @@
 use tonic::Status;
 
 use super::calls::find;
-use crate::description::{EXTENSIONS, NAME, plan_parameters, repository_state};
+use crate::description::{NAME, extensions, plan_parameters, repository_state};
 use crate::engine::RunningModel;
 use crate::protocol::answer::VERSION;
 use crate::protocol::messages::{
-    InferStatistics, ModelConfig, ModelConfigResponse, ModelIndex, ModelInput,
-    ModelMetadataResponse, ModelOutput, ModelParameter, ModelRequest, ModelStatistics,
-    ModelStatisticsResponse, RepositoryIndexResponse, SequenceBatching, ServerMetadataResponse,
-    StatisticDuration, TensorMetadata,
+    InferOutputTensor, InferParameter, InferStatistics, ModelConfig, ModelConfigResponse,
+    ModelIndex, ModelInput, ModelMetadataResponse, ModelOutput, ModelParameter, ModelRequest,
+    ModelStatistics, ModelStatisticsResponse, ParameterChoice, Parameters, RepositoryIndexResponse,
+    SequenceBatching, ServerMetadataResponse, StatisticDuration, TensorMetadata,
 };
 use crate::server::Server;
 use crate::stats::TimedCount;
 use crate::tensor::{Datatype, TensorSpec};
 
 /// Server metadata.
-pub(super) fn server() -> ServerMetadataResponse {
+pub(super) fn server(server: &Server) -> ServerMetadataResponse {
     ServerMetadataResponse {
-        name: NAME.to_owned(),
+        name: server.name().to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        extensions: EXTENSIONS.map(str::to_owned).to_vec(),
+        extensions: extensions(server).into_iter().map(str::to_owned).collect(),
     }
 }
 
@@ -32,6 +32,33 @@ impl TensorMetadata {
             datatype: spec.datatype.name().to_owned(),
             shape: sizes(spec),
         }
+    }
+}
+
+impl InferOutputTensor {
+    pub(super) fn of(spec: &TensorSpec) -> Self {
+        Self {
+            name: spec.name.clone(),
+            datatype: spec.datatype.name().to_owned(),
+            shape: sizes(spec),
+            parameters: Parameters::new(),
+        }
+    }
+
+    /// Its bytes are in shared memory.
+    pub(super) fn set_region(&mut self, region: &str, bytes: u64) {
+        let parameter = |name: &str, choice| {
+            let choice = Some(choice);
+            (name.to_owned(), InferParameter { choice })
+        };
+        let region = ParameterChoice::String(region.to_owned());
+        self.parameters.extend([
+            parameter("shared_memory_region", region),
+            parameter(
+                "shared_memory_byte_size",
+                ParameterChoice::Int64(bytes as i64),
+            ),
+        ]);
     }
 }
 
@@ -160,7 +187,14 @@ pub(super) fn index(server: &Server, is_only_ready: bool) -> RepositoryIndexResp
             reason,
         }
     });
+    let unloaded = server.unloaded().into_iter().filter(|_| !is_only_ready);
+    let unloaded = unloaded.map(|name| ModelIndex {
+        name,
+        version: VERSION.to_owned(),
+        state: "UNAVAILABLE".to_owned(),
+        reason: "unloaded".to_owned(),
+    });
     RepositoryIndexResponse {
-        models: models.collect(),
+        models: models.chain(unloaded).collect(),
     }
 }

@@ -5,6 +5,8 @@ mod calls;
 mod codec;
 mod connection;
 mod documents;
+mod regions;
+mod repository;
 mod stream;
 
 pub(crate) use codec::read_whole;

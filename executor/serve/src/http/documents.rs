@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::description::{EXTENSIONS, NAME, plan_parameters, repository_state};
+use crate::description::{NAME, extensions, plan_parameters, repository_state};
 use crate::engine::RunningModel;
 use crate::protocol::answer::VERSION;
 use crate::server::Server;
@@ -12,11 +12,11 @@ use crate::stats::TimedCount;
 use crate::tensor::{Datatype, TensorSpec};
 
 /// Server metadata.
-pub(super) fn server() -> Value {
+pub(super) fn server(server: &Server) -> Value {
     json!({
-        "name": NAME,
+        "name": server.name(),
         "version": env!("CARGO_PKG_VERSION"),
-        "extensions": EXTENSIONS,
+        "extensions": extensions(server),
     })
 }
 
@@ -102,5 +102,7 @@ pub(super) fn repository_index(server: &Server) -> Value {
         let (state, reason) = repository_state(running);
         json!({"name": running.model.name, "version": VERSION, "state": state, "reason": reason})
     });
-    Value::Array(entries.collect())
+    let unloaded = server.unloaded().into_iter();
+    let unloaded = unloaded.map(|name| json!({"name": name, "version": VERSION, "state": "UNAVAILABLE", "reason": "unloaded"}));
+    Value::Array(entries.chain(unloaded).collect())
 }

@@ -30,7 +30,7 @@ pub(super) async fn answer_infer(
         time: server.limits().body_timeout,
     };
     // No body is held in memory for a request that is not computed.
-    if running.admission().is_draining() {
+    if server.is_draining() {
         discard(body, limits.time).await;
         running.stats.refused(RefusedFor::Draining, Duration::ZERO);
         return rejection_reply(&Rejection::Refused(Refusal::Draining));
@@ -49,9 +49,15 @@ pub(super) async fn answer_infer(
         drop(body);
         request.map_err(|wrong| wrong.to_string())
     };
-    let admitted = match admit(running, Instant::now(), read) {
-        Ok(admitted) => admitted,
-        Err(rejection) => return rejection_reply(&rejection),
+    // Another may have taken its place while the body came.
+    let name = &running.model.name;
+    let admitted = server.with_model(name, |running| {
+        admit(running, server.regions(), Instant::now(), read)
+    });
+    let admitted = match admitted {
+        Some(Ok(admitted)) => admitted,
+        Some(Err(rejection)) => return rejection_reply(&rejection),
+        None => return error(StatusCode::NOT_FOUND, &server.unknown_model(name)),
     };
     match admitted.answer(write_answer).await {
         Ok(body) => tensors(body),
@@ -71,7 +77,7 @@ fn write_answer(
         outputs: &running.model.outputs,
         tensors: &computed.tensors,
     };
-    answer.body().map_err(|not_finite| not_finite.to_string())
+    answer.body().map_err(|failed| failed.to_string())
 }
 
 /// What the header of the binary extension says, if it is there.

@@ -5,7 +5,9 @@ mod connection;
 mod documents;
 mod infer;
 pub(crate) mod metrics;
+mod regions;
 mod reply;
+mod repository;
 mod routes;
 
 pub(crate) use connection::{Http, serve};

@@ -10,6 +10,7 @@ use super::documents;
 use super::infer::answer_infer;
 use super::metrics::metrics_text;
 use super::reply::{Reply, error, health, json, metrics};
+use super::{regions, repository};
 use crate::engine::RunningModel;
 use crate::protocol::answer::VERSION;
 use crate::server::Server;
@@ -22,8 +23,25 @@ enum Route<'p> {
     Server,
     Stats,
     RepositoryIndex,
+    /// Loads a model.
+    Load(&'p str),
+    Unload(&'p str),
     Metrics,
     Model(&'p str, ModelRoute),
+    Regions(RegionRoute<'p>),
+}
+
+/// What a path asks of shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RegionRoute<'p> {
+    /// Of one region, or of all.
+    Status(Option<&'p str>),
+    Register(&'p str),
+    /// One region, or all.
+    Unregister(Option<&'p str>),
+    /// That of GPUs, of which there is none here.
+    Cuda,
+    CudaUnregister,
 }
 
 /// What a path asks of a model.
@@ -48,6 +66,11 @@ impl Route<'_> {
             ["v2", "health", "ready"] => Route::Ready,
             ["v2", "models", "stats"] => Route::Stats,
             ["v2", "repository", "index"] => Route::RepositoryIndex,
+            ["v2", "repository", "models", name, "load"] => Route::Load(name),
+            ["v2", "repository", "models", name, "unload"] => Route::Unload(name),
+            ["v2", "systemsharedmemory", rest @ ..] => Route::Regions(RegionRoute::of(rest)?),
+            ["v2", "cudasharedmemory", "status"] => Route::Regions(RegionRoute::Cuda),
+            ["v2", "cudasharedmemory", "unregister"] => Route::Regions(RegionRoute::CudaUnregister),
             ["v2", "models", name, "versions", version, rest @ ..] if *version == VERSION => {
                 Route::Model(name, ModelRoute::of(rest)?)
             }
@@ -58,9 +81,28 @@ impl Route<'_> {
 
     fn method(self) -> Method {
         match self {
-            Self::RepositoryIndex | Self::Model(_, ModelRoute::Infer) => Method::POST,
+            Self::RepositoryIndex
+            | Self::Load(_)
+            | Self::Unload(_)
+            | Self::Model(_, ModelRoute::Infer)
+            | Self::Regions(
+                RegionRoute::Register(_) | RegionRoute::Unregister(_) | RegionRoute::CudaUnregister,
+            ) => Method::POST,
             _ => Method::GET,
         }
+    }
+}
+
+impl<'p> RegionRoute<'p> {
+    fn of(rest: &[&'p str]) -> Option<Self> {
+        Some(match rest {
+            ["status"] => Self::Status(None),
+            ["region", name, "status"] => Self::Status(Some(name)),
+            ["region", name, "register"] => Self::Register(name),
+            ["region", name, "unregister"] => Self::Unregister(Some(name)),
+            ["unregister"] => Self::Unregister(None),
+            _ => return None,
+        })
     }
 }
 
@@ -78,7 +120,7 @@ impl ModelRoute {
 }
 
 /// Answers a request.
-pub(super) async fn answer(server: &Server, request: Request<Incoming>) -> Reply {
+pub(super) async fn answer(server: &Arc<Server>, request: Request<Incoming>) -> Reply {
     let path = request.uri().path().to_owned();
     let Some(route) = Route::of(&path) else {
         let path: String = path.chars().take(100).collect();
@@ -100,10 +142,20 @@ pub(super) async fn answer(server: &Server, request: Request<Incoming>) -> Reply
     match route {
         Route::Live => health(true),
         Route::Ready => health(server.is_ready()),
-        Route::Server => json(&documents::server()),
+        Route::Server => json(&documents::server(server)),
         Route::Stats => json(&documents::stats(&server.models())),
         Route::RepositoryIndex => json(&documents::repository_index(server)),
+        Route::Load(name) => repository::load(server, name, request).await,
+        Route::Unload(name) => repository::unload(server, name, request).await,
         Route::Metrics => metrics(metrics_text(server)),
+        Route::Regions(RegionRoute::Status(name)) => regions::status(server, name),
+        Route::Regions(RegionRoute::Register(name)) => {
+            regions::register(server, name, request).await
+        }
+        Route::Regions(RegionRoute::Unregister(name)) => regions::unregister(server, name),
+        // No region of a GPU is ever registered.
+        Route::Regions(RegionRoute::Cuda) => json(&serde_json::json!([])),
+        Route::Regions(RegionRoute::CudaUnregister) => json(&serde_json::json!({})),
         Route::Model(name, asked) => match server.model(name) {
             Some(running) => answer_of_model(server, &running, asked, request).await,
             None => error(StatusCode::NOT_FOUND, &server.unknown_model(name)),
@@ -141,6 +193,18 @@ mod tests {
             ("/v2/models/stats", Some(Route::Stats)),
             ("/v2/repository/index", Some(Route::RepositoryIndex)),
             ("/metrics", Some(Route::Metrics)),
+            ("/v2/repository/models/m/load", Some(Route::Load("m"))),
+            ("/v2/repository/models/m/unload", Some(Route::Unload("m"))),
+            ("/v2/repository/models/a/b/load", None),
+            (
+                "/v2/systemsharedmemory/region/r/register",
+                Some(Route::Regions(RegionRoute::Register("r"))),
+            ),
+            (
+                "/v2/systemsharedmemory/unregister",
+                Some(Route::Regions(RegionRoute::Unregister(None))),
+            ),
+            ("/v2/systemsharedmemory/region/r", None),
             ("/v2/models/m", model(ModelRoute::Metadata)),
             ("/v2/models/m/ready", model(ModelRoute::Ready)),
             ("/v2/models/m/config", model(ModelRoute::Config)),

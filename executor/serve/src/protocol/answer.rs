@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::elements::write_json;
-use super::request::WantedOutput;
+use super::request::{OutputForm, WantedOutput};
+use crate::shared_memory::RegionError;
 use crate::tensor::TensorSpec;
 
 /// The only version that a model has.
@@ -16,14 +17,15 @@ pub(crate) struct AnswerBody {
     pub(crate) json_bytes: Option<usize>,
 }
 
-/// An output that cannot be written as JSON.
+/// An output that cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "element {index} of output `{name}` is a NaN or an infinity, which JSON does not have: ask for it with `binary_data`"
-)]
-pub(crate) struct NotFinite {
-    name: String,
-    index: usize,
+pub(crate) enum AnswerError {
+    #[error(
+        "element {index} of output `{name}` is a NaN or an infinity, which JSON does not have: ask for it with `binary_data`"
+    )]
+    NotFinite { name: String, index: usize },
+    #[error("output `{name}`: {source}")]
+    Region { name: String, source: RegionError },
 }
 
 /// What an answer is made of.
@@ -40,8 +42,8 @@ pub(crate) struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Writes the answer.
-    pub(crate) fn body(&self) -> Result<AnswerBody, NotFinite> {
+    /// Writes the answer, and outputs into shared memory.
+    pub(crate) fn body(&self) -> Result<AnswerBody, AnswerError> {
         let mut json = String::with_capacity(256);
         json.push_str("{\"model_name\":");
         push_string(&mut json, self.model);
@@ -57,13 +59,14 @@ impl Answer<'_> {
             if place > 0 {
                 json.push(',');
             }
-            self.push_output(&mut json, *wanted)?;
+            self.push_output(&mut json, wanted)?;
         }
         json.push_str("]}");
 
         let mut bytes = json.into_bytes();
         let json_bytes = bytes.len();
-        let binary = self.wanted.iter().filter(|wanted| wanted.is_binary);
+        let is_binary = |wanted: &&WantedOutput| wanted.form == OutputForm::Binary;
+        let binary = self.wanted.iter().filter(is_binary);
         let binary_count = binary.clone().count();
         for wanted in binary {
             bytes.extend_from_slice(&self.tensors[wanted.index]);
@@ -74,7 +77,7 @@ impl Answer<'_> {
         })
     }
 
-    fn push_output(&self, json: &mut String, wanted: WantedOutput) -> Result<(), NotFinite> {
+    fn push_output(&self, json: &mut String, wanted: &WantedOutput) -> Result<(), AnswerError> {
         let TensorSpec {
             name,
             datatype,
@@ -92,16 +95,29 @@ impl Answer<'_> {
         }
         json.push(']');
 
-        if wanted.is_binary {
-            let size = tensor.len();
-            let _ = write!(json, ",\"parameters\":{{\"binary_data_size\":{size}}}}}");
-            return Ok(());
+        let size = tensor.len();
+        match &wanted.form {
+            OutputForm::Binary => {
+                let _ = write!(json, ",\"parameters\":{{\"binary_data_size\":{size}}}");
+            }
+            OutputForm::Region(part) => {
+                part.write(tensor).map_err(|source| AnswerError::Region {
+                    name: name.clone(),
+                    source,
+                })?;
+                json.push_str(",\"parameters\":{\"shared_memory_region\":");
+                push_string(json, part.name());
+                let _ = write!(json, ",\"shared_memory_byte_size\":{size}}}");
+            }
+            OutputForm::List => {
+                json.push_str(",\"data\":");
+                let written = write_json(tensor, *datatype, json);
+                written.map_err(|index| AnswerError::NotFinite {
+                    name: name.clone(),
+                    index,
+                })?;
+            }
         }
-        json.push_str(",\"data\":");
-        write_json(tensor, *datatype, json).map_err(|index| NotFinite {
-            name: name.clone(),
-            index,
-        })?;
         json.push('}');
         Ok(())
     }
@@ -137,10 +153,13 @@ mod tests {
         vec![spec("sum", Datatype::Int16), spec("re\"st", Datatype::Fp32)]
     }
 
-    fn body(wanted: &[(usize, bool)], floats: [f32; 2]) -> Result<AnswerBody, NotFinite> {
+    fn body(wanted: &[(usize, bool)], floats: [f32; 2]) -> Result<AnswerBody, AnswerError> {
         let wanted: Vec<WantedOutput> = wanted
             .iter()
-            .map(|&(index, is_binary)| WantedOutput { index, is_binary })
+            .map(|&(index, is_binary)| WantedOutput {
+                index,
+                form: OutputForm::of(is_binary),
+            })
             .collect();
         let floats = floats.iter().flat_map(|float| float.to_le_bytes());
         let answer = Answer {

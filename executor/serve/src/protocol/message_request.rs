@@ -7,14 +7,14 @@ use super::messages::{
     InferInputTensor, InferTensorContents, ModelInferRequest, ParameterChoice, Parameters,
 };
 use super::request::{
-    InferRequest, RequestError, Tensors, WantedOutput, check_named_datatype, check_sizes,
-    check_truths, complete_inputs, find, number_sequence, text_sequence,
-    unsupported_classification, unsupported_shared_memory,
+    InferRequest, NamedPart, OutputForm, RequestError, Tensors, WantedOutput, check_named_datatype,
+    check_sizes, check_truths, complete_inputs, find, number_sequence, text_sequence,
+    unsupported_classification,
 };
 use crate::sequence::SequenceStep;
 use crate::tensor::{Datatype, TensorSpec};
 
-/// Reads a message. Outputs are always sent as bytes.
+/// Reads a message. Outputs are sent as bytes, or written to shared memory.
 pub(crate) fn read_message(
     message: ModelInferRequest,
     tensors: Tensors<'_>,
@@ -22,8 +22,8 @@ pub(crate) fn read_message(
     Ok(InferRequest {
         timeout: timeout_of(&message.parameters)?,
         step: step_of(&message.parameters)?,
-        outputs: outputs_of(&message, tensors.outputs)?,
-        inputs: inputs_of(&message, tensors.inputs)?,
+        outputs: outputs_of(&message, tensors)?,
+        inputs: inputs_of(&message, tensors)?,
         // There is no telling an empty id from none.
         id: (!message.id.is_empty()).then_some(message.id),
     })
@@ -93,25 +93,50 @@ fn kind_of(choice: &ParameterChoice) -> &'static str {
     }
 }
 
-fn refuse_shared_memory(
-    kind: &str,
-    name: &str,
-    parameters: &Parameters,
-) -> Result<(), RequestError> {
-    match parameters.contains_key("shared_memory_region") {
-        true => Err(unsupported_shared_memory(kind, name)),
-        false => Ok(()),
-    }
+/// The parameters `shared_memory_region`, `shared_memory_byte_size` and `shared_memory_offset`.
+fn named_part(parameters: &Parameters) -> Result<Option<NamedPart<'_>>, RequestError> {
+    let wrong = |name: &str, found: String, expected| RequestError::Number {
+        place: format!("the parameter `{name}`"),
+        found,
+        expected,
+    };
+    let region = match choice(parameters, "shared_memory_region") {
+        None => return Ok(None),
+        Some(ParameterChoice::String(region)) => region.as_str(),
+        Some(other) => {
+            let found = kind_of(other).to_owned();
+            return Err(wrong("shared_memory_region", found, "a string"));
+        }
+    };
+    let bytes = |name: &str| match choice(parameters, name) {
+        None => Ok(None),
+        Some(ParameterChoice::Uint64(bytes)) => Ok(Some(*bytes)),
+        Some(ParameterChoice::Int64(bytes)) => {
+            let unsigned = u64::try_from(*bytes);
+            let wrong_number = |_| wrong(name, bytes.to_string(), "a number of bytes");
+            unsigned.map(Some).map_err(wrong_number)
+        }
+        Some(other) => Err(wrong(name, kind_of(other).to_owned(), "a number of bytes")),
+    };
+    let missing = || RequestError::Missing {
+        place: "the parameter `shared_memory_byte_size`".to_owned(),
+    };
+    Ok(Some(NamedPart {
+        region,
+        offset: bytes("shared_memory_offset")?.unwrap_or(0),
+        size: bytes("shared_memory_byte_size")?.ok_or_else(missing)?,
+    }))
 }
 
 /// What is asked for: without a list, all outputs.
 fn outputs_of(
     message: &ModelInferRequest,
-    specs: &[TensorSpec],
+    tensors: Tensors<'_>,
 ) -> Result<Vec<WantedOutput>, RequestError> {
+    let specs = tensors.outputs;
     let wanted = |index| WantedOutput {
         index,
-        is_binary: true,
+        form: OutputForm::Binary,
     };
     if message.outputs.is_empty() {
         return Ok((0..specs.len()).map(wanted).collect());
@@ -126,31 +151,42 @@ fn outputs_of(
                 name: output.name.clone(),
             });
         }
-        refuse_shared_memory("output", &output.name, &output.parameters)?;
         match choice(&output.parameters, "classification") {
             None | Some(ParameterChoice::Int64(0) | ParameterChoice::Uint64(0)) => {}
             Some(_) => return Err(unsupported_classification(&output.name)),
         }
-        outputs.push(wanted(index));
+        let form = match named_part(&output.parameters)? {
+            Some(part) => {
+                OutputForm::Region(part.find("output", &specs[index], tensors.regions)?)
+            }
+            None => OutputForm::Binary,
+        };
+        outputs.push(WantedOutput { index, form });
     }
     Ok(outputs)
 }
 
-/// All inputs as bytes, or all as numbers: a message that has any bytes has those of every input, in the same order.
+/// All inputs as bytes, or all as numbers: a message that has any bytes has those of every input, in the same order. Inputs in
+/// shared memory have neither.
 fn inputs_of(
     message: &ModelInferRequest,
-    specs: &[TensorSpec],
+    tensors: Tensors<'_>,
 ) -> Result<Vec<Vec<u8>>, RequestError> {
+    let specs = tensors.inputs;
+    let in_body = message.inputs.iter();
+    let in_body = in_body.filter(|input| !input.parameters.contains_key("shared_memory_region"));
+    let in_body = in_body.count();
     let raw = &message.raw_input_contents;
-    if !raw.is_empty() && raw.len() != message.inputs.len() {
+    if !raw.is_empty() && raw.len() != in_body {
         return Err(RequestError::RawCount {
             found: raw.len(),
-            inputs: message.inputs.len(),
+            inputs: in_body,
         });
     }
 
     let mut inputs: Vec<Option<Vec<u8>>> = vec![None; specs.len()];
-    for (place, input) in message.inputs.iter().enumerate() {
+    let mut raw = raw.iter();
+    for input in &message.inputs {
         let index = find(specs, "input", &input.name)?;
         if inputs[index].is_some() {
             return Err(RequestError::Twice {
@@ -158,19 +194,21 @@ fn inputs_of(
                 name: input.name.clone(),
             });
         }
-        let raw = raw.get(place).map(|bytes| bytes.as_ref());
-        inputs[index] = Some(input_bytes(input, raw, &specs[index])?);
+        let spec = &specs[index];
+        check_type(input, spec)?;
+        inputs[index] = Some(match named_part(&input.parameters)? {
+            Some(part) if input.contents.is_none() => part.input(spec, tensors.regions)?,
+            Some(_) => {
+                let name = input.name.clone();
+                return Err(RequestError::TwoSources { name });
+            }
+            None => input_bytes(input, raw.next().map(|bytes| bytes.as_ref()), spec)?,
+        });
     }
     complete_inputs(inputs, specs)
 }
 
-fn input_bytes(
-    input: &InferInputTensor,
-    raw: Option<&[u8]>,
-    spec: &TensorSpec,
-) -> Result<Vec<u8>, RequestError> {
-    let name = || spec.name.clone();
-    refuse_shared_memory("input", &spec.name, &input.parameters)?;
+fn check_type(input: &InferInputTensor, spec: &TensorSpec) -> Result<(), RequestError> {
     check_named_datatype(&input.datatype, spec)?;
     let sizes = input.shape.iter().map(|size| u64::try_from(*size));
     let sizes: Vec<u64> = sizes.collect::<Result<_, _>>().map_err(|_| {
@@ -181,8 +219,15 @@ fn input_bytes(
             expected: "a list of sizes",
         }
     })?;
-    check_sizes(sizes, spec)?;
+    check_sizes(sizes, spec)
+}
 
+fn input_bytes(
+    input: &InferInputTensor,
+    raw: Option<&[u8]>,
+    spec: &TensorSpec,
+) -> Result<Vec<u8>, RequestError> {
+    let name = || spec.name.clone();
     match (raw, &input.contents) {
         (Some(_), Some(_)) => Err(RequestError::RawAndContents { name: name() }),
         (None, None) => Err(RequestError::NoContents { name: name() }),

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::*;
 use crate::protocol::messages::{InferParameter, InferRequestedOutputTensor};
 use crate::sequence::SequenceId;
+use crate::shared_memory::Regions;
 
 fn specs() -> Vec<TensorSpec> {
     let spec = |name: &str, datatype| TensorSpec {
@@ -20,6 +21,7 @@ fn read(message: ModelInferRequest) -> Result<InferRequest, String> {
     let tensors = Tensors {
         inputs: &specs,
         outputs: &specs,
+        regions: &Regions::new(false),
     };
     read_message(message, tensors).map_err(|error| error.to_string())
 }
@@ -236,7 +238,7 @@ fn what_is_wrong_is_named() {
                     parameters: [("shared_memory_region".into(), region)].into(),
                 }];
             },
-            "`shared_memory_region` of output `b` is not supported: send tensors in the body",
+            "the parameter `shared_memory_byte_size` is missing",
         ),
     ];
     for (change, expected) in cases {

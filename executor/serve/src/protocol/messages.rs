@@ -167,9 +167,21 @@ pub struct ModelInferResponse {
     #[prost(string, tag = "3")]
     pub id: String,
     #[prost(message, repeated, tag = "5")]
-    pub outputs: Vec<TensorMetadata>,
+    pub outputs: Vec<InferOutputTensor>,
     #[prost(bytes = "bytes", repeated, tag = "6")]
     pub raw_output_contents: Vec<Bytes>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct InferOutputTensor {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub datatype: String,
+    #[prost(int64, repeated, tag = "3")]
+    pub shape: Vec<i64>,
+    #[prost(btree_map = "string, message", tag = "4")]
+    pub parameters: Parameters,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -309,4 +321,50 @@ pub struct ModelIndex {
     pub state: String,
     #[prost(string, tag = "4")]
     pub reason: String,
+}
+
+/// Of loading and unloading. What the values of parameters are does not matter: none is taken.
+#[derive(Clone, PartialEq, Message)]
+pub struct ModelControlRequest {
+    #[prost(string, tag = "2")]
+    pub model_name: String,
+    #[prost(btree_map = "string, message", tag = "3")]
+    pub parameters: BTreeMap<String, Empty>,
+}
+
+/// Of all calls that name a region of shared memory, or none for all.
+#[derive(Clone, PartialEq, Message)]
+pub struct RegionRequest {
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct RegionRegisterRequest {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub key: String,
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    #[prost(uint64, tag = "4")]
+    pub byte_size: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct RegionStatusResponse {
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub regions: BTreeMap<String, RegionStatus>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct RegionStatus {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub key: String,
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    #[prost(uint64, tag = "4")]
+    pub byte_size: u64,
 }

@@ -3,7 +3,7 @@
 
 pub(crate) mod answer;
 mod elements;
-mod json;
+pub(crate) mod json;
 #[cfg(feature = "grpc")]
 pub(crate) mod message_request;
 #[cfg(feature = "grpc")]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::elements::{ElementError, bytes_of_json};
 use super::json::{Json, JsonError, parse};
 use crate::sequence::{MAX_ID_BYTES, SequenceId, SequenceStep};
+use crate::shared_memory::{RegionError, RegionPart, Regions};
 use crate::tensor::{Datatype, TensorSpec};
 
 /// Values of a request beside the elements of its inputs: names, shapes, parameters.
@@ -60,9 +61,13 @@ pub(crate) enum RequestError {
     },
     #[error("input `{name}`: {source}")]
     Element { name: String, source: ElementError },
-    #[error("input `{name}` has both `data` and `binary_data_size`; leave one of them out")]
+    #[error(
+        "input `{name}` has more than one of `data` and the parameters `binary_data_size` and `shared_memory_region`; leave all but one out"
+    )]
     TwoSources { name: String },
-    #[error("input `{name}` has neither `data` nor the parameter `binary_data_size`")]
+    #[error(
+        "input `{name}` has neither `data` nor one of the parameters `binary_data_size` and `shared_memory_region`"
+    )]
     NoData { name: String },
     #[error(
         "input `{name}` says binary_data_size {found}; {datatype} of shape {shape:?} has {expected} bytes"
@@ -114,6 +119,23 @@ pub(crate) enum RequestError {
     #[cfg(feature = "grpc")]
     #[error("input `{name}` has neither `contents` nor bytes in `raw_input_contents`")]
     NoContents { name: String },
+    #[error("{kind} `{name}`: {source}")]
+    Region {
+        kind: &'static str,
+        name: String,
+        source: RegionError,
+    },
+    #[error(
+        "{kind} `{name}` says shared_memory_byte_size {found}; {datatype} of shape {shape:?} has {expected} bytes"
+    )]
+    RegionSize {
+        kind: &'static str,
+        name: String,
+        found: u64,
+        datatype: Datatype,
+        shape: Vec<u64>,
+        expected: usize,
+    },
     #[error("{what} is not supported: {help}")]
     Unsupported { what: String, help: &'static str },
 }
@@ -134,19 +156,94 @@ pub(crate) struct InferRequest {
 }
 
 /// An output that a client asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct WantedOutput {
     /// Its place among the model's outputs.
     pub(crate) index: usize,
-    /// As bytes after the JSON, and not as a list in it.
-    pub(crate) is_binary: bool,
+    pub(crate) form: OutputForm,
 }
 
-/// The tensors that a model takes and gives.
+/// How an output is given.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum OutputForm {
+    /// As a list in the JSON.
+    List,
+    /// As bytes after it.
+    Binary,
+    /// As bytes in shared memory.
+    Region(RegionPart),
+}
+
+impl OutputForm {
+    pub(super) const fn of(is_binary: bool) -> Self {
+        match is_binary {
+            true => Self::Binary,
+            false => Self::List,
+        }
+    }
+}
+
+/// The tensors that a model takes and gives, and where they may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tensors<'a> {
     pub(crate) inputs: &'a [TensorSpec],
     pub(crate) outputs: &'a [TensorSpec],
+    pub(crate) regions: &'a Regions,
+}
+
+/// A part of a region as a request names it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NamedPart<'a> {
+    pub(super) region: &'a str,
+    pub(super) offset: u64,
+    pub(super) size: u64,
+}
+
+impl NamedPart<'_> {
+    /// The part of the region, which has room for a tensor.
+    pub(super) fn find(
+        self,
+        kind: &'static str,
+        spec: &TensorSpec,
+        regions: &Regions,
+    ) -> Result<RegionPart, RequestError> {
+        let part = regions.part(self.region, self.offset, self.size);
+        let part = part.map_err(|source| RequestError::Region {
+            kind,
+            name: spec.name.clone(),
+            source,
+        })?;
+        // An output may have more room than it needs.
+        let needed = spec.bytes() as u64;
+        let fits = self.size == needed || kind == "output" && self.size > needed;
+        match fits {
+            true => Ok(part),
+            false => Err(RequestError::RegionSize {
+                kind,
+                name: spec.name.clone(),
+                found: self.size,
+                datatype: spec.datatype,
+                shape: spec.shape.clone(),
+                expected: spec.bytes(),
+            }),
+        }
+    }
+
+    /// The bytes of an input.
+    pub(super) fn input(
+        self,
+        spec: &TensorSpec,
+        regions: &Regions,
+    ) -> Result<Vec<u8>, RequestError> {
+        let part = self.find("input", spec, regions)?;
+        let bytes = part.read().map_err(|source| RequestError::Region {
+            kind: "input",
+            name: spec.name.clone(),
+            source,
+        })?;
+        check_truths(spec, &bytes)?;
+        Ok(bytes)
+    }
 }
 
 /// The longest body that a sensible request of a model has: every element in 32 characters, and 64 KiB of names. More is not read.
@@ -185,8 +282,8 @@ impl InferRequest {
         };
         Ok(Self {
             id: id_of(&json)?,
-            inputs: inputs_of(&json, binary, tensors.inputs)?,
-            outputs: outputs_of(&json, parameters, tensors.outputs)?,
+            inputs: inputs_of(&json, binary, tensors)?,
+            outputs: outputs_of(&json, parameters, tensors)?,
             timeout: timeout_of(parameters)?,
             step: step_of(parameters)?,
         })
@@ -271,6 +368,24 @@ fn unsigned(place: &str, value: &Json<'_>, expected: &'static str) -> Result<u64
     })
 }
 
+/// A member of an object that is a string.
+pub(crate) fn string_member(json: &Json<'_>, name: &str) -> Result<String, RequestError> {
+    match json.get(name) {
+        Some(Json::String(text)) => Ok(text.to_string()),
+        Some(other) => Err(wrong_kind(format!("`{name}`"), other, "a string")),
+        None => Err(RequestError::Missing {
+            place: format!("`{name}`"),
+        }),
+    }
+}
+
+/// A member of an object that is a number of bytes, if it is there.
+pub(crate) fn unsigned_member(json: &Json<'_>, name: &str) -> Result<Option<u64>, RequestError> {
+    let value = json.get(name);
+    let read = |value| unsigned(&format!("`{name}`"), value, "a number of bytes");
+    value.map(read).transpose()
+}
+
 fn truth(place: &str, value: &Json<'_>) -> Result<bool, RequestError> {
     match value {
         Json::Bool(truth) => Ok(*truth),
@@ -335,8 +450,9 @@ impl<'a> BinaryData<'a> {
 fn inputs_of(
     json: &Json<'_>,
     mut binary: BinaryData<'_>,
-    specs: &[TensorSpec],
+    tensors: Tensors<'_>,
 ) -> Result<Vec<Vec<u8>>, RequestError> {
+    let specs = tensors.inputs;
     let missing = || RequestError::Missing {
         place: "`inputs`".to_owned(),
     };
@@ -351,7 +467,8 @@ fn inputs_of(
                 name: name.to_owned(),
             });
         }
-        inputs[index] = Some(input_bytes(input, &mut binary, &specs[index])?);
+        let bytes = input_bytes(input, &mut binary, &specs[index], tensors.regions)?;
+        inputs[index] = Some(bytes);
     }
     let extra = binary.body.len() - binary.next;
     if extra > 0 {
@@ -380,14 +497,20 @@ fn input_bytes(
     input: &Json<'_>,
     binary: &mut BinaryData<'_>,
     spec: &TensorSpec,
+    regions: &Regions,
 ) -> Result<Vec<u8>, RequestError> {
     check_datatype(input, spec)?;
     check_shape(input, spec)?;
     let parameters = input.get("parameters");
-    refuse_shared_memory("input", &spec.name, parameters)?;
-
     let name = || spec.name.clone();
     let size = parameters.and_then(|parameters| parameters.get("binary_data_size"));
+    if let Some(part) = named_part(parameters)? {
+        if size.is_some() || input.get("data").is_some() {
+            return Err(RequestError::TwoSources { name: name() });
+        }
+        return part.input(spec, regions);
+    }
+
     match (size, input.get("data")) {
         (Some(_), Some(_)) => Err(RequestError::TwoSources { name: name() }),
         (None, None) => Err(RequestError::NoData { name: name() }),
@@ -488,31 +611,43 @@ pub(super) fn check_sizes(found: Vec<u64>, spec: &TensorSpec) -> Result<(), Requ
     })
 }
 
-fn refuse_shared_memory(
-    kind: &str,
-    name: &str,
-    parameters: Option<&Json<'_>>,
-) -> Result<(), RequestError> {
-    let region = parameters.and_then(|parameters| parameters.get("shared_memory_region"));
-    match region {
-        None => Ok(()),
-        Some(_) => Err(unsupported_shared_memory(kind, name)),
-    }
-}
-
-pub(super) fn unsupported_shared_memory(kind: &str, name: &str) -> RequestError {
-    RequestError::Unsupported {
-        what: format!("`shared_memory_region` of {kind} `{name}`"),
-        help: "send tensors in the body",
-    }
+/// The parameters `shared_memory_region`, `shared_memory_byte_size` and `shared_memory_offset`.
+fn named_part<'j>(parameters: Option<&'j Json<'_>>) -> Result<Option<NamedPart<'j>>, RequestError> {
+    let parameter = |name| parameters.and_then(|parameters| parameters.get(name));
+    let region = match parameter("shared_memory_region") {
+        None | Some(Json::Null) => return Ok(None),
+        Some(Json::String(region)) => region.as_ref(),
+        Some(other) => {
+            let place = "the parameter `shared_memory_region`".to_owned();
+            return Err(wrong_kind(place, other, "a string"));
+        }
+    };
+    let size_place = "the parameter `shared_memory_byte_size`";
+    let size = parameter("shared_memory_byte_size").ok_or_else(|| RequestError::Missing {
+        place: size_place.to_owned(),
+    })?;
+    let size = unsigned(size_place, size, "a number of bytes")?;
+    let offset = parameter("shared_memory_offset").map_or(Ok(0), |value| {
+        unsigned(
+            "the parameter `shared_memory_offset`",
+            value,
+            "a number of bytes",
+        )
+    })?;
+    Ok(Some(NamedPart {
+        region,
+        offset,
+        size,
+    }))
 }
 
 /// What is asked for: without a list, all outputs.
 fn outputs_of(
     json: &Json<'_>,
     parameters: Option<&Json<'_>>,
-    specs: &[TensorSpec],
+    tensors: Tensors<'_>,
 ) -> Result<Vec<WantedOutput>, RequestError> {
+    let specs = tensors.outputs;
     let all_binary = parameters.and_then(|parameters| parameters.get("binary_data_output"));
     let all_binary = all_binary.map_or(Ok(false), |value| {
         truth("the parameter `binary_data_output`", value)
@@ -523,7 +658,7 @@ fn outputs_of(
         let every_output = 0..specs.len();
         let wanted = every_output.map(|index| WantedOutput {
             index,
-            is_binary: all_binary,
+            form: OutputForm::of(all_binary),
         });
         return Ok(wanted.collect());
     }
@@ -538,13 +673,18 @@ fn outputs_of(
             });
         }
         let parameters = output.get("parameters");
-        refuse_shared_memory("output", name, parameters)?;
         refuse_classification(name, parameters)?;
         let binary = parameters.and_then(|parameters| parameters.get("binary_data"));
         let is_binary = binary.map_or(Ok(all_binary), |value| {
             truth("the parameter `binary_data`", value)
         })?;
-        wanted.push(WantedOutput { index, is_binary });
+        let form = match named_part(parameters)? {
+            Some(part) => {
+                OutputForm::Region(part.find("output", &specs[index], tensors.regions)?)
+            }
+            None => OutputForm::of(is_binary),
+        };
+        wanted.push(WantedOutput { index, form });
     }
     Ok(wanted)
 }

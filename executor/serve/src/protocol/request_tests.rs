@@ -19,6 +19,7 @@ fn parsed(json: &str, binary: &[u8]) -> Result<InferRequest, RequestError> {
     let tensors = Tensors {
         inputs: &inputs,
         outputs: &outputs,
+        regions: &Regions::new(false),
     };
     InferRequest::parse(&body, Some(json.len()), tensors)
 }
@@ -58,7 +59,9 @@ fn outputs_are_those_asked_for() {
         let body = format!(r#"{{"inputs": [{A}, {B}] {rest}}}"#);
         let request = parsed(&body, &[]).expect("good");
         let outputs = request.outputs.iter();
-        outputs.map(|o| (o.index, o.is_binary)).collect::<Vec<_>>()
+        outputs
+            .map(|o| (o.index, o.form == OutputForm::Binary))
+            .collect::<Vec<_>>()
     };
     assert_eq!(request(""), [(0, false), (1, false)]);
     assert_eq!(request(r#", "outputs": []"#), [(0, false), (1, false)]);
@@ -172,7 +175,7 @@ fn a_list_has_as_many_elements_as_the_shape() {
     );
     assert_refused(
         &a_with(", \"data\": [[5, -6]]", ""),
-        "input `a` has neither `data` nor the parameter `binary_data_size`",
+        "input `a` has neither `data` nor one of the parameters `binary_data_size` and `shared_memory_region`",
     );
 }
 
@@ -226,7 +229,27 @@ fn outputs_are_the_models_and_come_in_the_body() {
     );
     assert_refused(
         &with(r#""outputs": [{"name": "sum", "parameters": {"shared_memory_region": "x"}}]"#),
-        "`shared_memory_region` of output `sum` is not supported: send tensors in the body",
+        "the parameter `shared_memory_byte_size` is missing",
+    );
+}
+
+#[test]
+fn tensors_may_be_in_shared_memory_where_it_is_allowed() {
+    let in_region = r#"{"name": "a", "datatype": "INT32", "shape": [1, 2],
+        "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 8, "shared_memory_offset": 4}}"#;
+    assert_refused(
+        &with_inputs(&[in_region, B]),
+        "input `a`: shared memory is not allowed: start the server with --shared-memory, or send tensors in the body",
+    );
+    let two = in_region.replace(r#""shape""#, r#""data": [1, 2], "shape""#);
+    assert_refused(
+        &with_inputs(&[&two, B]),
+        "input `a` has more than one of `data` and the parameters `binary_data_size` and `shared_memory_region`; leave all but one out",
+    );
+    let negative = in_region.replace(": 4}", ": -4}");
+    assert_refused(
+        &with_inputs(&[&negative, B]),
+        "the parameter `shared_memory_offset` is -4; it must be a number of bytes",
     );
 }
 
@@ -300,6 +323,7 @@ fn the_header_is_not_longer_than_the_body() {
     let tensors = Tensors {
         inputs: &inputs,
         outputs: &outputs,
+        regions: &Regions::new(false),
     };
     let error = InferRequest::parse(b"{}", Some(3), tensors).expect_err("too long");
     let expected = RequestError::HeaderLength { header: 3, body: 2 };

@@ -1,4 +1,4 @@
-//! The folder of models. Only what is in it when the server starts is served: no request names a file.
+//! The folder of models. Only what is in it is served: no request names a file.
 
 #[cfg(feature = "compile")]
 mod compile;
@@ -123,6 +123,27 @@ pub(crate) fn load(
         .iter()
         .map(|(name, chosen)| load_file(name, &chosen.path, choices));
     models.collect()
+}
+
+/// Loads one model of a folder, if there is one of this name. The name is compared with those of the folder's files.
+///
+/// # Errors
+/// It cannot be served, or the folder cannot be read.
+pub(crate) fn load_one(
+    folder: &Path,
+    name: &str,
+    choices: &LoadChoices,
+) -> Result<Option<LoadedModel>, RepositoryError> {
+    let mut paths = entry_paths(folder).map_err(|source| RepositoryError::Folder {
+        path: folder.to_owned(),
+        source,
+    })?;
+    // What others are called does not matter here.
+    paths.retain(|path| name_of(path) == Some(name));
+    let mut chosen = chosen_files(paths)?;
+    let file = chosen.remove(name);
+    file.map(|file| load_file(name, &file.path, choices))
+        .transpose()
 }
 
 /// The files of a folder in the order of their names, so that the same error is reported each time.

@@ -1,0 +1,74 @@
+//! Loading and unloading models.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::{Request, StatusCode};
+use serde_json::json;
+
+use super::body::{BodyLimits, read_body};
+use super::reply::{Reply, error, json};
+use crate::control::ControlError;
+use crate::protocol::json::{Json, parse};
+use crate::server::Server;
+
+/// The longest body of a request to load or unload, and the most values in it.
+const MAX_BODY_BYTES: usize = 64 << 10;
+const MAX_VALUES: usize = 1024;
+
+/// Answers a request to load a model.
+pub(super) async fn load(server: &Arc<Server>, name: &str, request: Request<Incoming>) -> Reply {
+    let parameters = match parameters_of(server, request).await {
+        Ok(parameters) => parameters,
+        Err(reply) => return reply,
+    };
+    if let Some(parameter) = parameters.into_iter().next() {
+        let name = name.chars().take(200).collect();
+        return done(Err(ControlError::Override { name, parameter }));
+    }
+    done(server.load(name).await)
+}
+
+/// Answers a request to unload a model. No model depends on another, so no parameter matters.
+pub(super) async fn unload(server: &Arc<Server>, name: &str, request: Request<Incoming>) -> Reply {
+    match parameters_of(server, request).await {
+        Ok(_) => done(server.unload(name).await),
+        Err(reply) => reply,
+    }
+}
+
+/// The names of the parameters of a request, which may have no body.
+async fn parameters_of(server: &Server, request: Request<Incoming>) -> Result<Vec<String>, Reply> {
+    let (parts, body) = request.into_parts();
+    let limits = BodyLimits {
+        max_bytes: MAX_BODY_BYTES,
+        time: server.limits().body_timeout,
+    };
+    let body = read_body(&parts.headers, body, limits).await?;
+    if body.is_empty() {
+        return Ok(Vec::new());
+    }
+    let json = parse(&body, MAX_VALUES);
+    let json = json.map_err(|wrong| error(StatusCode::BAD_REQUEST, &wrong.to_string()))?;
+    Ok(match json.get("parameters") {
+        Some(Json::Object(members)) => members.iter().map(|(name, _)| name.to_string()).collect(),
+        _ => Vec::new(),
+    })
+}
+
+fn done(outcome: Result<(), ControlError>) -> Reply {
+    let failure = match outcome {
+        Ok(()) => return json(&json!({})),
+        Err(failure) => failure,
+    };
+    let status = match &failure {
+        ControlError::NotAllowed { .. } => StatusCode::FORBIDDEN,
+        ControlError::Unknown { .. } | ControlError::NotLoaded { .. } => StatusCode::NOT_FOUND,
+        ControlError::Override { .. } | ControlError::Repository { .. } => StatusCode::BAD_REQUEST,
+        ControlError::NotReady { .. } | ControlError::Thread { .. } => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        ControlError::Bug { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    error(status, &failure.to_string())
+}
