@@ -49,8 +49,14 @@ pub(crate) struct Args {
     #[cfg(feature = "grpc")]
     #[arg(long, conflicts_with = "grpc_port")]
     no_grpc: bool,
-    /// Allow an address that others can reach. There is no encryption and no authentication yet: only in a network, or behind
-    /// a proxy, that you trust
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+    /// Let only clients in that show a bearer token: a file with the SHA-256 hash of one in each line, as `sha256sum` writes it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokens: Option<PathBuf>,
+    /// Allow an address that others can reach without encryption or without knowing who they are: only in a network, or behind a
+    /// proxy, that you trust
     #[arg(long)]
     pub(crate) allow_remote: bool,
     /// Let clients of this computer register POSIX shared memory, and have tensors there instead of in bodies
@@ -109,6 +115,46 @@ impl Args {
     pub(crate) fn grpc_address(&self) -> Option<SocketAddr> {
         let address = SocketAddr::new(self.listen.ip(), self.grpc_port);
         (!self.no_grpc).then_some(address)
+    }
+}
+
+/// How connections are encrypted.
+#[cfg(feature = "tls")]
+#[derive(Debug, clap::Args)]
+pub(crate) struct TlsArgs {
+    /// Encrypt connections with this certificate, a PEM file, which may have those of its authorities behind it
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_certificate: Option<PathBuf>,
+    /// The certificate's private key, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// Let only clients in that show a certificate of one of these authorities, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_client_ca: Option<PathBuf>,
+}
+
+#[cfg(feature = "tls")]
+impl TlsArgs {
+    /// The files of keys and certificates, if connections are encrypted.
+    pub(crate) fn files(&self) -> Option<crate::tls::TlsFiles<'_>> {
+        Some(crate::tls::TlsFiles {
+            certificate: self.tls_certificate.as_deref()?,
+            key: self.tls_key.as_deref()?,
+            client_authorities: self.tls_client_ca.as_deref(),
+        })
+    }
+}
+
+impl Args {
+    /// Connections are encrypted, and only known clients are let in.
+    pub(crate) fn is_secured(&self) -> bool {
+        #[cfg(feature = "tls")]
+        {
+            let files = self.tls.files();
+            files.is_some_and(|files| self.tokens.is_some() || files.client_authorities.is_some())
+        }
+        #[cfg(not(feature = "tls"))]
+        false
     }
 }
 

@@ -16,9 +16,10 @@
 //! | `protocol` | bodies of requests and answers | `sequence`, `shared_memory`, `tensor` |
 //! | `engine` | a model's queue, sequences, run, bound and readiness | `sequence`, `stats`, `tensor` |
 //! | `inference` | a request on its way through a model | `protocol`, `engine`, `stats` |
+//! | `tls`, `tokens` | encryption, and who is let in | nothing of these |
 //! | `control` | opening models of the folder | `engine`, `repository` |
 //! | `description` | names, bounds and states, as all protocols say them | `engine`, `server` |
-//! | `server` | the models, and connections up to a limit | `control`, `engine`, `protocol`, `shared_memory` |
+//! | `server` | the models, and connections up to a limit | `control`, `engine`, `protocol`, `shared_memory`, `tokens` |
 //! | `http` | HTTP/1.1: paths, bodies, documents, metrics | all of these |
 //! | `grpc` | gRPC: calls and messages | all of these but `http` |
 //!
@@ -42,6 +43,9 @@ mod stats;
 mod tensor;
 #[doc(hidden)]
 pub mod testing;
+#[cfg(feature = "tls")]
+mod tls;
+mod tokens;
 mod write_limit;
 
 use std::io::{self, Write};
@@ -65,8 +69,9 @@ use crate::engine::readiness::Phase;
 use crate::engine::sequences::SequenceLimits;
 use crate::http::Http;
 use crate::repository::{LoadChoices, RepositoryError};
-use crate::server::{Limits, Parts, Protocol, Server};
+use crate::server::{Limits, Parts, Protocol, Security, Server};
 use crate::shared_memory::Regions;
+use crate::tokens::{Tokens, TokensError};
 
 /// How often it is looked whether any model is left.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -77,9 +82,15 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     #[error(
-        "{0} is not a loopback address, and there is no encryption and no authentication yet: listen at 127.0.0.1, or add --allow-remote if everybody who reaches it may use it"
+        "{0} is not a loopback address: encrypt with --tls-certificate and --tls-key, and say who may ask with --tokens or --tls-client-ca; or \
+         listen at 127.0.0.1, or add --allow-remote if everybody who reaches it may use it"
     )]
     Remote(SocketAddr),
+    #[error(transparent)]
+    Tokens(#[from] TokensError),
+    #[cfg(feature = "tls")]
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
     #[error(
         "{0} is not a loopback address, and --shared-memory is for clients on this computer: leave one of them out"
     )]
@@ -107,7 +118,9 @@ impl ServeError {
         match self {
             Self::Remote(_) | Self::SharedMemory(_) => exit::USAGE,
             Self::Repository(error) => error.class(),
-            Self::Listen { .. } => exit::FILE,
+            Self::Listen { .. } | Self::Tokens(_) => exit::FILE,
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => exit::FILE,
             Self::Thread { .. } => exit::FAULT,
             Self::AllFailed => exit::GAVE_UP,
         }
@@ -153,12 +166,14 @@ fn say(line: std::fmt::Arguments<'_>) {
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
-    if !args.listen.ip().is_loopback() && !args.allow_remote {
+    if !args.listen.ip().is_loopback() && !args.allow_remote && !args.is_secured() {
         return Err(ServeError::Remote(args.listen));
     }
     if args.shared_memory && !args.listen.ip().is_loopback() {
         return Err(ServeError::SharedMemory(args.listen));
     }
+    let tokens = args.tokens.as_deref().map(Tokens::read).transpose()?;
+    let encryption = Encryption::of(args)?;
     let limits = limits_of(args);
     let control = ModelControl {
         folder: args.folder.clone(),
@@ -171,11 +186,12 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
     #[cfg(feature = "grpc")]
     let grpc = args.grpc_address().map(bind).transpose()?;
     let signals = signals();
+    // Before models run: what they need meanwhile would be missing.
+    check_threads(args.http_threads).map_err(thread_error("connections"))?;
     let started = models.into_iter().map(|model| control.start(model));
     let started: io::Result<Vec<_>> = started.collect();
     let models = started.map_err(thread_error("a model"))?;
 
-    check_threads(args.http_threads).map_err(thread_error("connections"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(args.http_threads as usize)
         .thread_name("zbmd http")
@@ -187,6 +203,7 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
         control,
         limits,
         regions: Regions::new(args.shared_memory),
+        tokens: tokens.unwrap_or_default(),
         name: args.server_name.clone(),
     });
     let listening = Listening {
@@ -194,10 +211,10 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
         server: &server,
         is_quiet: args.quiet,
     };
-    listening.begin::<Http>("http", http)?;
+    listening.begin::<Http>(http, encryption.http)?;
     #[cfg(feature = "grpc")]
     if let Some(grpc) = grpc {
-        listening.begin::<grpc::Grpc>("grpc", grpc)?;
+        listening.begin::<grpc::Grpc>(grpc, encryption.grpc)?;
     }
 
     let has_failed = wait_for_end(&signals, &server);
@@ -279,6 +296,38 @@ fn bind(address: SocketAddr) -> Result<Bound, ServeError> {
     Ok(Bound { listener, address })
 }
 
+/// How connections are encrypted, for each protocol.
+struct Encryption {
+    http: Security,
+    #[cfg(feature = "grpc")]
+    grpc: Security,
+}
+
+impl Encryption {
+    #[cfg(feature = "tls")]
+    fn of(args: &Args) -> Result<Self, ServeError> {
+        let files = args.tls.files();
+        let security = |protocol: &[u8]| {
+            let config = files.map(|files| files.config(protocol)).transpose()?;
+            Ok::<_, ServeError>(config.map_or(Security::Plain, Security::of))
+        };
+        Ok(Self {
+            http: security(b"http/1.1")?,
+            #[cfg(feature = "grpc")]
+            grpc: security(b"h2")?,
+        })
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn of(_: &Args) -> Result<Self, ServeError> {
+        Ok(Self {
+            http: Security::Plain,
+            #[cfg(feature = "grpc")]
+            grpc: Security::Plain,
+        })
+    }
+}
+
 /// What takes connections.
 struct Listening<'s> {
     runtime: &'s Runtime,
@@ -288,7 +337,7 @@ struct Listening<'s> {
 
 impl Listening<'_> {
     /// Begins to take connections of a protocol.
-    fn begin<P: Protocol>(&self, scheme: &str, bound: Bound) -> Result<(), ServeError> {
+    fn begin<P: Protocol>(&self, bound: Bound, security: Security) -> Result<(), ServeError> {
         let address = bound.address;
         let listener = {
             let _context = self.runtime.enter();
@@ -296,7 +345,12 @@ impl Listening<'_> {
                 .map_err(|source| ServeError::Listen { address, source })?
         };
         let server = Arc::clone(self.server);
-        self.runtime.spawn(server.accept_all::<P>(listener));
+        let scheme = match security.is_encrypted() {
+            true => P::ENCRYPTED_SCHEME,
+            false => P::SCHEME,
+        };
+        self.runtime
+            .spawn(server.accept_all::<P>(listener, security));
         if !self.is_quiet {
             say(format_args!(
                 "zbmd-serve: listening at {scheme}://{address}"

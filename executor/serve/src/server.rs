@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
 use crate::control::{ControlError, ModelControl};
 use crate::engine::RunningModel;
 use crate::shared_memory::Regions;
+use crate::tokens::Tokens;
 
 /// Pause after a connection that could not be accepted, for want of a descriptor or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -38,17 +40,63 @@ pub(crate) struct ConnectionCounts {
     pub(crate) accepted: AtomicU64,
     /// Closed at once, as there were too many.
     pub(crate) refused: AtomicU64,
+    /// Closed after a handshake that failed: no encryption, or no certificate that is known.
+    pub(crate) handshakes: AtomicU64,
     /// Requests answered, with any status.
     pub(crate) requests: AtomicU64,
 }
 
 /// What is spoken on connections.
 pub(crate) trait Protocol: 'static {
+    /// Its name in addresses, and its name with encryption.
+    const SCHEME: &'static str;
+    const ENCRYPTED_SCHEME: &'static str;
+
     /// What one connection too many is told before it is closed.
     const TOO_MANY: &'static [u8];
 
     /// Serves a connection to its end.
-    fn serve(server: Arc<Server>, stream: TcpStream) -> impl Future<Output = ()> + Send;
+    fn serve(
+        server: Arc<Server>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// How connections are encrypted.
+#[derive(Clone)]
+pub(crate) enum Security {
+    Plain,
+    #[cfg(feature = "tls")]
+    Tls(tokio_rustls::TlsAcceptor),
+}
+
+impl Security {
+    #[cfg(feature = "tls")]
+    pub(crate) fn of(config: Arc<rustls::ServerConfig>) -> Self {
+        Self::Tls(config.into())
+    }
+
+    pub(crate) const fn is_encrypted(&self) -> bool {
+        !matches!(self, Self::Plain)
+    }
+
+    /// Serves a connection to its end. Whoever does not complete a handshake in time is no client.
+    async fn serve<P: Protocol>(self, server: Arc<Server>, stream: TcpStream) {
+        match self {
+            Self::Plain => P::serve(server, stream).await,
+            #[cfg(feature = "tls")]
+            Self::Tls(acceptor) => {
+                let limit = server.limits.header_timeout;
+                let handshake = tokio::time::timeout(limit, acceptor.accept(stream)).await;
+                match handshake {
+                    Ok(Ok(stream)) => P::serve(server, stream).await,
+                    Ok(Err(_)) | Err(_) => {
+                        server.counts.handshakes.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// The models by name.
@@ -65,6 +113,8 @@ pub(crate) struct Parts {
     pub(crate) control: ModelControl,
     pub(crate) limits: Limits,
     pub(crate) regions: Regions,
+    /// Who may ask.
+    pub(crate) tokens: Tokens,
     /// What it calls itself.
     pub(crate) name: String,
 }
@@ -80,6 +130,7 @@ pub(crate) struct Server {
     loading: tokio::sync::Mutex<()>,
     is_draining: AtomicBool,
     regions: Regions,
+    tokens: Tokens,
     name: String,
     limits: Limits,
     places: Arc<Semaphore>,
@@ -102,6 +153,7 @@ impl Server {
             loading: tokio::sync::Mutex::new(()),
             is_draining: AtomicBool::new(false),
             regions: parts.regions,
+            tokens: parts.tokens,
             name: parts.name,
             places: Arc::new(Semaphore::new(parts.limits.connections)),
             limits: parts.limits,
@@ -229,6 +281,11 @@ impl Server {
         &self.name
     }
 
+    /// Whether a request with these headers is let in.
+    pub(crate) fn lets_in(&self, headers: &hyper::HeaderMap) -> bool {
+        self.tokens.admit(headers)
+    }
+
     /// Shared memory that clients have registered.
     pub(crate) fn regions(&self) -> &Regions {
         &self.regions
@@ -277,7 +334,11 @@ impl Server {
     }
 
     /// Takes connections until [`Self::close`].
-    pub(crate) async fn accept_all<P: Protocol>(self: Arc<Self>, listener: TcpListener) {
+    pub(crate) async fn accept_all<P: Protocol>(
+        self: Arc<Self>,
+        listener: TcpListener,
+        security: Security,
+    ) {
         let mut is_closing = pin!(self.until_closing());
         loop {
             let mut accepting = pin!(listener.accept());
@@ -289,25 +350,27 @@ impl Server {
             });
             match accepted.await {
                 None => return,
-                Some(Ok((stream, _))) => self.begin_connection::<P>(stream),
+                Some(Ok((stream, _))) => self.begin_connection::<P>(stream, security.clone()),
                 Some(Err(_)) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
         }
     }
 
-    fn begin_connection<P: Protocol>(self: &Arc<Self>, stream: TcpStream) {
+    fn begin_connection<P: Protocol>(self: &Arc<Self>, stream: TcpStream, security: Security) {
         self.counts.accepted.fetch_add(1, Ordering::Relaxed);
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
-            // It fits the socket's buffer, or the client goes without.
-            let _ = stream.try_write(P::TOO_MANY);
+            // It fits the socket's buffer, or the client goes without. Who expects encryption would not understand it.
+            if !security.is_encrypted() {
+                let _ = stream.try_write(P::TOO_MANY);
+            }
             return;
         };
         // An answer that waits for another packet would wait for nothing.
         let _ = stream.set_nodelay(true);
         let server = Arc::clone(self);
         tokio::spawn(async move {
-            P::serve(server, stream).await;
+            security.serve::<P>(server, stream).await;
             drop(place);
         });
     }

@@ -20,6 +20,7 @@ use crate::repository::LoadChoices;
 use crate::server::{Limits, Parts, Server};
 use crate::shared_memory::Regions;
 use crate::tensor::{Datatype, TensorSpec};
+use crate::tokens::Tokens;
 
 /// The messages of gRPC, for clients.
 #[cfg(feature = "grpc")]
@@ -196,6 +197,7 @@ impl Conversations {
                 control,
                 limits,
                 regions: Regions::new(false),
+                tokens: Tokens::default(),
                 name: "zbmd".to_owned(),
             }),
             runtime: runtime.map_err(|error| error.to_string())?,

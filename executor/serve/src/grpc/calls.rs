@@ -38,6 +38,10 @@ pub(super) async fn answer(
     calls: &Arc<CallCounts>,
     request: Request<Incoming>,
 ) -> Response<Body> {
+    if !server.lets_in(request.headers()) {
+        let what = "a bearer token is needed: send the metadata `authorization: Bearer TOKEN` with one that the server knows";
+        return Status::unauthenticated(what).into_http();
+    }
     let service = "/inference.GRPCInferenceService/";
     let call = request.uri().path().strip_prefix(service);
     let call = call.unwrap_or_default().to_owned();

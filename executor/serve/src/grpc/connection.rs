@@ -12,7 +12,6 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 
 use super::calls;
 use crate::server::{Protocol, Server};
@@ -23,15 +22,20 @@ const MAX_CALLS: u32 = 32;
 /// Bytes of a call's header, at most.
 const MAX_HEADER_BYTES: u32 = 64 << 10;
 
-/// gRPC over HTTP/2, without encryption.
+/// gRPC over HTTP/2.
 pub(crate) struct Grpc;
 
 impl Protocol for Grpc {
+    const SCHEME: &'static str = "grpc";
+    const ENCRYPTED_SCHEME: &'static str = "grpcs";
     // Before the two sides have spoken there is nothing that a client would understand. It finds the connection closed, and tries
     // again later.
     const TOO_MANY: &'static [u8] = b"";
 
-    async fn serve(server: Arc<Server>, stream: TcpStream) {
+    async fn serve(
+        server: Arc<Server>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) {
         // A connection that ends early concerns nobody else.
         let _ = serve(server, stream).await;
     }

@@ -9,7 +9,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 
 use super::routes;
 use crate::server::{Protocol, Server};
@@ -20,16 +19,21 @@ const MAX_HEADERS: usize = 64;
 /// Bytes of a request's header, at most; also what is read of a body at once.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 
-/// HTTP/1.1, without encryption.
+/// HTTP/1.1.
 pub(crate) struct Http;
 
 impl Protocol for Http {
+    const SCHEME: &'static str = "http";
+    const ENCRYPTED_SCHEME: &'static str = "https";
     const TOO_MANY: &'static [u8] =
         b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n\
         Content-Length: 59\r\nRetry-After: 1\r\nConnection: close\r\n\r\n\
         {\"error\":\"the server has as many connections as it allows\"}";
 
-    async fn serve(server: Arc<Server>, stream: TcpStream) {
+    async fn serve(
+        server: Arc<Server>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) {
         // A connection that ends early concerns nobody else.
         let _ = serve(server, stream).await;
     }

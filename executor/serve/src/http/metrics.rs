@@ -132,6 +132,10 @@ impl MetricsText {
         let metric = Metric::counter("zbmd_connections_refused_total", help);
         self.0
             .single(metric, counts.refused.load(Ordering::Relaxed));
+        let help = "Connections closed after a handshake that failed.";
+        let metric = Metric::counter("zbmd_handshakes_failed_total", help);
+        self.0
+            .single(metric, counts.handshakes.load(Ordering::Relaxed));
         let help = "HTTP requests answered, with any status.";
         let metric = Metric::counter("zbmd_http_requests_total", help);
         self.0

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{
+    CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use hyper::{Response, StatusCode};
 
 use crate::protocol::answer::{AnswerBody, push_string};
@@ -71,6 +73,15 @@ pub(super) fn unavailable(what: &str, wait: Duration) -> Reply {
     reply
         .headers_mut()
         .insert(RETRY_AFTER, seconds.max(1).into());
+    reply
+}
+
+/// An answer to whoever shows no token that is known.
+pub(super) fn unauthorized() -> Reply {
+    let what = "a bearer token is needed: send the header `Authorization: Bearer TOKEN` with one that the server knows";
+    let mut reply = closing(error(StatusCode::UNAUTHORIZED, what));
+    let bearer = HeaderValue::from_static("Bearer");
+    reply.headers_mut().insert(WWW_AUTHENTICATE, bearer);
     reply
 }
 

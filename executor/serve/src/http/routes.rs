@@ -9,7 +9,7 @@ use hyper::{Method, Request, StatusCode};
 use super::documents;
 use super::infer::answer_infer;
 use super::metrics::metrics_text;
-use super::reply::{Reply, error, health, json, metrics};
+use super::reply::{Reply, error, health, json, metrics, unauthorized};
 use super::{regions, repository};
 use crate::engine::RunningModel;
 use crate::protocol::answer::VERSION;
@@ -121,6 +121,9 @@ impl ModelRoute {
 
 /// Answers a request.
 pub(super) async fn answer(server: &Arc<Server>, request: Request<Incoming>) -> Reply {
+    if !server.lets_in(request.headers()) {
+        return unauthorized();
+    }
     let path = request.uri().path().to_owned();
     let Some(route) = Route::of(&path) else {
         let path: String = path.chars().take(100).collect();

@@ -100,7 +100,10 @@ impl Models {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zbmd-serve"));
         command
             .arg(self.path())
-            .args(["--listen", "127.0.0.1:0"])
+            .args(match options.contains(&"--listen") {
+                true => &[][..],
+                false => &["--listen", "127.0.0.1:0"],
+            })
             .args(if cfg!(feature = "grpc") {
                 &["--grpc-port", "0"][..]
             } else {
@@ -111,16 +114,21 @@ impl Models {
         command
     }
 
-    /// A server of these models that is ready.
-    pub fn serve(self, options: &[&str]) -> Server {
+    /// A server of these models that listens.
+    pub fn start(self, options: &[&str]) -> Server {
         let mut child = self.command(options).spawn().expect("started");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         let said = Arc::<Mutex<Vec<String>>>::default();
         let mut address = None;
         while address.is_none() {
-            let line = lines.next().expect("it listens").expect("text");
-            let found = line.strip_prefix("zbmd-serve: listening at http://");
-            address = found.map(|found| found.parse().expect("an address"));
+            let Some(line) = lines.next() else {
+                let said = said.lock().expect("no panic").join("\n");
+                panic!("it does not listen:\n{said}");
+            };
+            let line = line.expect("text");
+            let found = line.strip_prefix("zbmd-serve: listening at http");
+            let found = found.and_then(|rest| rest.split_once("://"));
+            address = found.map(|(_, address)| address.parse().expect("an address"));
             said.lock().expect("no panic").push(line);
         }
 
@@ -130,13 +138,18 @@ impl Models {
                 all_said.lock().expect("no panic").push(line);
             }
         });
-        let server = Server {
+        Server {
             child,
             address: address.expect("found"),
             said,
             reader: Some(reader),
             models: self,
-        };
+        }
+    }
+
+    /// A server of these models that is ready.
+    pub fn serve(self, options: &[&str]) -> Server {
+        let server = self.start(options);
         server.wait_until_ready(true);
         let index = server.post("/v2/repository/index", b"").json();
         let models = index.as_array().map_or(0, Vec::len);
@@ -168,12 +181,15 @@ impl Server {
 
     /// Where it listens for gRPC.
     pub fn grpc_address(&self) -> SocketAddr {
-        let prefix = "zbmd-serve: listening at grpc://";
         let mut address = None;
         wait_until("the port of gRPC", || {
             let said = self.said();
-            let found = said.lines().find_map(|line| line.strip_prefix(prefix));
-            address = found.map(|found| found.parse().expect("an address"));
+            let addresses = said
+                .lines()
+                .filter_map(|line| line.strip_prefix("zbmd-serve: listening at grpc"));
+            let mut addresses = addresses.filter_map(|rest| rest.split_once("://"));
+            let found = addresses.next();
+            address = found.map(|(_, address)| address.parse().expect("an address"));
             address.is_some()
         });
         address.expect("found")
