@@ -141,8 +141,12 @@ pub fn main_with(registry: Registry) -> ExitCode {
         }
     };
 
-    let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| serve(&args, &registry)));
-    ExitCode::from(match served {
+    ExitCode::from(exit_code_of(|| serve(&args, &registry)))
+}
+
+/// The exit code of what the server does, whose error is said; also of a panic, which is our bug.
+fn exit_code_of(serve: impl FnOnce() -> Result<u8, ServeError>) -> u8 {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve)) {
         Ok(Ok(exit_code)) => exit_code,
         Ok(Err(error)) => {
             say(format_args!("zbmd-serve: error: {error}"));
@@ -154,7 +158,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
             ));
             exit::BUG
         }
-    })
+    }
 }
 
 /// A line on standard error. Whether it is closed does not matter.
@@ -414,4 +418,16 @@ fn shut_down(args: &Args, runtime: &Runtime, server: &Server) -> u8 {
     }
     models.iter().for_each(|running| running.join());
     exit::OK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_our_bug_and_an_error_has_its_code() {
+        assert_eq!(exit_code_of(|| panic!("as if by a bug")), exit::BUG);
+        assert_eq!(exit_code_of(|| Err(ServeError::AllFailed)), exit::GAVE_UP);
+        assert_eq!(exit_code_of(|| Ok(exit::OK)), exit::OK);
+    }
 }

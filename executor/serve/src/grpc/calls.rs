@@ -83,6 +83,19 @@ pub(super) async fn answer(
             let about = |asked: RepositoryIndexRequest| documents::index(server, asked.ready);
             unary(server, request, |asked| ready(Ok(about(asked)))).await
         }
+        "ModelInfer" => unary(server, request, |asked| infer_message(server, asked)).await,
+        "ModelStreamInfer" => infer_stream(server, calls, request).await,
+        _ => answer_changes(server, &call, request).await,
+    }
+}
+
+/// Answers a call about which models and which shared memory the server has.
+async fn answer_changes(
+    server: &Arc<Server>,
+    call: &str,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    match call {
         "RepositoryModelLoad" => {
             unary(server, request, |asked| repository::load(server, asked)).await
         }
@@ -111,8 +124,6 @@ pub(super) async fn answer(
         "CudaSharedMemoryStatus" | "CudaSharedMemoryUnregister" => {
             unary(server, request, |_: Empty| ready(Ok(Empty {}))).await
         }
-        "ModelInfer" => unary(server, request, |asked| infer_message(server, asked)).await,
-        "ModelStreamInfer" => infer_stream(server, calls, request).await,
         _ => {
             let path: String = request.uri().path().chars().take(100).collect();
             Status::unimplemented(format!("there is no call {path}")).into_http()

@@ -9,7 +9,8 @@ use serde_json::json;
 use super::body::{BodyLimits, read_body};
 use super::reply::{Reply, error, json};
 use crate::protocol::json::parse;
-use crate::protocol::request::{RequestError, string_member, unsigned_member};
+use crate::protocol::parameters::{string_member, unsigned_member};
+use crate::protocol::request_error::RequestError;
 use crate::server::Server;
 use crate::shared_memory::{RegionError, RegionInfo};
 

@@ -6,11 +6,12 @@ use super::elements::ElementError;
 use super::messages::{
     InferInputTensor, InferTensorContents, ModelInferRequest, ParameterChoice, Parameters,
 };
+use super::parameters::{NamedPart, number_sequence, text_sequence};
 use super::request::{
-    InferRequest, NamedPart, OutputForm, RequestError, Tensors, WantedOutput, check_named_datatype,
-    check_sizes, check_truths, complete_inputs, find, number_sequence, text_sequence,
-    unsupported_classification,
+    InferRequest, OutputForm, Tensors, WantedOutput, check_named_datatype, check_sizes,
+    check_truths, complete_inputs, find, unsupported_classification,
 };
+use super::request_error::RequestError;
 use crate::sequence::SequenceStep;
 use crate::tensor::{Datatype, TensorSpec};
 

@@ -8,4 +8,6 @@ pub(crate) mod json;
 pub(crate) mod message_request;
 #[cfg(feature = "grpc")]
 pub(crate) mod messages;
+pub(crate) mod parameters;
 pub(crate) mod request;
+pub(crate) mod request_error;

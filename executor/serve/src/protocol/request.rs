@@ -2,143 +2,16 @@
 
 use std::time::Duration;
 
-use super::elements::{ElementError, bytes_of_json};
-use super::json::{Json, JsonError, parse};
-use crate::sequence::{MAX_ID_BYTES, SequenceId, SequenceStep};
-use crate::shared_memory::{RegionError, RegionPart, Regions};
+use super::elements::bytes_of_json;
+use super::json::{Json, parse};
+use super::parameters::{named_part, step_of, timeout_of, truth, unsigned, wrong_kind};
+use super::request_error::RequestError;
+use crate::sequence::SequenceStep;
+use crate::shared_memory::{RegionPart, Regions};
 use crate::tensor::{Datatype, TensorSpec};
 
 /// Values of a request beside the elements of its inputs: names, shapes, parameters.
 const OTHER_VALUES: usize = 4096;
-
-/// Why a request is refused. It is the client's mistake.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub(crate) enum RequestError {
-    #[error(transparent)]
-    Json(#[from] JsonError),
-    #[error("the request is {found}; it must be an object with `inputs`")]
-    NotObject { found: &'static str },
-    #[error("{place} is {found}; it must be {expected}")]
-    Kind {
-        place: String,
-        found: &'static str,
-        expected: &'static str,
-    },
-    #[error("{place} is missing")]
-    Missing { place: String },
-    #[error("{place} is {found}; it must be {expected}")]
-    Number {
-        place: String,
-        found: String,
-        expected: &'static str,
-    },
-    #[error(
-        "the header Inference-Header-Content-Length says {header} bytes of JSON; the body has {body} bytes"
-    )]
-    HeaderLength { header: usize, body: usize },
-    #[error("the model has no {kind} `{name}`; it has {known}")]
-    Unknown {
-        kind: &'static str,
-        name: String,
-        known: String,
-    },
-    #[error("{kind} `{name}` is given twice")]
-    Twice { kind: &'static str, name: String },
-    #[error("input `{name}` is missing; the model takes {known}")]
-    MissingInput { name: String, known: String },
-    #[error("input `{name}` has the datatype {found}; the model takes {expected}{help}")]
-    Datatype {
-        name: String,
-        found: String,
-        expected: Datatype,
-        help: &'static str,
-    },
-    #[error("input `{name}` has the shape {found:?}; the model takes {expected:?}")]
-    Shape {
-        name: String,
-        found: Vec<u64>,
-        expected: Vec<u64>,
-    },
-    #[error("input `{name}`: {source}")]
-    Element { name: String, source: ElementError },
-    #[error(
-        "input `{name}` has more than one of `data` and the parameters `binary_data_size` and `shared_memory_region`; leave all but one out"
-    )]
-    TwoSources { name: String },
-    #[error(
-        "input `{name}` has neither `data` nor one of the parameters `binary_data_size` and `shared_memory_region`"
-    )]
-    NoData { name: String },
-    #[error(
-        "input `{name}` says binary_data_size {found}; {datatype} of shape {shape:?} has {expected} bytes"
-    )]
-    BinarySize {
-        name: String,
-        found: u64,
-        datatype: Datatype,
-        shape: Vec<u64>,
-        expected: usize,
-    },
-    #[error(
-        "the binary data of input `{name}` ends at byte {end} of the body, which has {body} bytes"
-    )]
-    Truncated {
-        name: String,
-        end: usize,
-        body: usize,
-    },
-    #[error("the body has {extra} bytes after the binary data of the last input")]
-    Extra { extra: usize },
-    #[error("element {index} of input `{name}` is {found}; a BOOL is 0 or 1")]
-    NotBool {
-        name: String,
-        index: usize,
-        found: u8,
-    },
-    #[cfg(feature = "grpc")]
-    #[error(
-        "`raw_input_contents` has {found} tensors and `inputs` {inputs}: with bytes for one input there must be bytes for each, in the same order"
-    )]
-    RawCount { found: usize, inputs: usize },
-    #[cfg(feature = "grpc")]
-    #[error(
-        "input `{name}` has {found} bytes in `raw_input_contents`; {datatype} of shape {shape:?} has {expected}"
-    )]
-    RawSize {
-        name: String,
-        found: usize,
-        datatype: Datatype,
-        shape: Vec<u64>,
-        expected: usize,
-    },
-    #[cfg(feature = "grpc")]
-    #[error(
-        "input `{name}` has both `contents` and bytes in `raw_input_contents`; leave one of them out"
-    )]
-    RawAndContents { name: String },
-    #[cfg(feature = "grpc")]
-    #[error("input `{name}` has neither `contents` nor bytes in `raw_input_contents`")]
-    NoContents { name: String },
-    #[error("{kind} `{name}`: {source}")]
-    Region {
-        kind: &'static str,
-        name: String,
-        source: RegionError,
-    },
-    #[error(
-        "{kind} `{name}` says shared_memory_byte_size {found}; {datatype} of shape {shape:?} has {expected} bytes"
-    )]
-    RegionSize {
-        kind: &'static str,
-        name: String,
-        found: u64,
-        datatype: Datatype,
-        shape: Vec<u64>,
-        expected: usize,
-    },
-    #[error("{what} is not supported: {help}")]
-    Unsupported { what: String, help: &'static str },
-}
 
 /// A request that can be computed.
 #[derive(Clone, Debug, PartialEq)]
@@ -191,61 +64,6 @@ pub(crate) struct Tensors<'a> {
     pub(crate) regions: &'a Regions,
 }
 
-/// A part of a region as a request names it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NamedPart<'a> {
-    pub(super) region: &'a str,
-    pub(super) offset: u64,
-    pub(super) size: u64,
-}
-
-impl NamedPart<'_> {
-    /// The part of the region, which has room for a tensor.
-    pub(super) fn find(
-        self,
-        kind: &'static str,
-        spec: &TensorSpec,
-        regions: &Regions,
-    ) -> Result<RegionPart, RequestError> {
-        let part = regions.part(self.region, self.offset, self.size);
-        let part = part.map_err(|source| RequestError::Region {
-            kind,
-            name: spec.name.clone(),
-            source,
-        })?;
-        // An output may have more room than it needs.
-        let needed = spec.bytes() as u64;
-        let fits = self.size == needed || kind == "output" && self.size > needed;
-        match fits {
-            true => Ok(part),
-            false => Err(RequestError::RegionSize {
-                kind,
-                name: spec.name.clone(),
-                found: self.size,
-                datatype: spec.datatype,
-                shape: spec.shape.clone(),
-                expected: spec.bytes(),
-            }),
-        }
-    }
-
-    /// The bytes of an input.
-    pub(super) fn input(
-        self,
-        spec: &TensorSpec,
-        regions: &Regions,
-    ) -> Result<Vec<u8>, RequestError> {
-        let part = self.find("input", spec, regions)?;
-        let bytes = part.read().map_err(|source| RequestError::Region {
-            kind: "input",
-            name: spec.name.clone(),
-            source,
-        })?;
-        check_truths(spec, &bytes)?;
-        Ok(bytes)
-    }
-}
-
 /// The longest body that a sensible request of a model has: every element in 32 characters, and 64 KiB of names. More is not read.
 pub(crate) fn max_body_bytes(inputs: &[TensorSpec]) -> usize {
     let list_bytes: usize = inputs.iter().map(|spec| 32 * spec.elements()).sum();
@@ -295,101 +113,12 @@ fn names_of(specs: &[TensorSpec]) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-fn wrong_kind(place: String, found: &Json<'_>, expected: &'static str) -> RequestError {
-    RequestError::Kind {
-        place,
-        found: found.kind(),
-        expected,
-    }
-}
-
 /// The id, which may be a number for clients that count.
 fn id_of(json: &Json<'_>) -> Result<Option<String>, RequestError> {
     match json.get("id") {
         None | Some(Json::Null) => Ok(None),
         Some(Json::String(id)) => Ok(Some(id.to_string())),
         Some(other) => Err(wrong_kind("`id`".to_owned(), other, "a string")),
-    }
-}
-
-/// The parameters `sequence_id`, `sequence_start` and `sequence_end`; an id of 0, or an empty one, is none.
-fn step_of(parameters: Option<&Json<'_>>) -> Result<Option<SequenceStep>, RequestError> {
-    let parameter = |name| parameters.and_then(|parameters| parameters.get(name));
-    let id = match parameter("sequence_id") {
-        None | Some(Json::Null) => return Ok(None),
-        Some(Json::String(text)) => text_sequence(text)?,
-        Some(other) => {
-            let place = "the parameter `sequence_id`";
-            number_sequence(unsigned(place, other, "a string or a whole number")?)
-        }
-    };
-    let flag = |name, place| parameter(name).map_or(Ok(false), |value| truth(place, value));
-    let is_start = flag("sequence_start", "the parameter `sequence_start`")?;
-    let is_end = flag("sequence_end", "the parameter `sequence_end`")?;
-    Ok(id.map(|id| SequenceStep {
-        id,
-        is_start,
-        is_end,
-    }))
-}
-
-pub(super) fn number_sequence(number: u64) -> Option<SequenceId> {
-    (number > 0).then_some(SequenceId::Number(number))
-}
-
-pub(super) fn text_sequence(text: &str) -> Result<Option<SequenceId>, RequestError> {
-    if text.len() > MAX_ID_BYTES {
-        return Err(RequestError::Number {
-            place: "the parameter `sequence_id`".to_owned(),
-            found: format!("a string of {} bytes", text.len()),
-            expected: "at most 128 bytes long",
-        });
-    }
-    Ok((!text.is_empty()).then(|| SequenceId::Text(text.to_owned())))
-}
-
-/// The parameter `timeout`, in microseconds; 0 is none.
-fn timeout_of(parameters: Option<&Json<'_>>) -> Result<Option<Duration>, RequestError> {
-    let Some(timeout) = parameters.and_then(|parameters| parameters.get("timeout")) else {
-        return Ok(None);
-    };
-    let micros = unsigned("the parameter `timeout`", timeout, "whole microseconds")?;
-    Ok((micros > 0).then(|| Duration::from_micros(micros)))
-}
-
-fn unsigned(place: &str, value: &Json<'_>, expected: &'static str) -> Result<u64, RequestError> {
-    let Json::Number(text) = value else {
-        return Err(wrong_kind(place.to_owned(), value, expected));
-    };
-    text.parse().map_err(|_| RequestError::Number {
-        place: place.to_owned(),
-        found: text.chars().take(40).collect(),
-        expected,
-    })
-}
-
-/// A member of an object that is a string.
-pub(crate) fn string_member(json: &Json<'_>, name: &str) -> Result<String, RequestError> {
-    match json.get(name) {
-        Some(Json::String(text)) => Ok(text.to_string()),
-        Some(other) => Err(wrong_kind(format!("`{name}`"), other, "a string")),
-        None => Err(RequestError::Missing {
-            place: format!("`{name}`"),
-        }),
-    }
-}
-
-/// A member of an object that is a number of bytes, if it is there.
-pub(crate) fn unsigned_member(json: &Json<'_>, name: &str) -> Result<Option<u64>, RequestError> {
-    let value = json.get(name);
-    let read = |value| unsigned(&format!("`{name}`"), value, "a number of bytes");
-    value.map(read).transpose()
-}
-
-fn truth(place: &str, value: &Json<'_>) -> Result<bool, RequestError> {
-    match value {
-        Json::Bool(truth) => Ok(*truth),
-        other => Err(wrong_kind(place.to_owned(), other, "true or false")),
     }
 }
 
@@ -609,36 +338,6 @@ pub(super) fn check_sizes(found: Vec<u64>, spec: &TensorSpec) -> Result<(), Requ
         found,
         expected: spec.shape.clone(),
     })
-}
-
-/// The parameters `shared_memory_region`, `shared_memory_byte_size` and `shared_memory_offset`.
-fn named_part<'j>(parameters: Option<&'j Json<'_>>) -> Result<Option<NamedPart<'j>>, RequestError> {
-    let parameter = |name| parameters.and_then(|parameters| parameters.get(name));
-    let region = match parameter("shared_memory_region") {
-        None | Some(Json::Null) => return Ok(None),
-        Some(Json::String(region)) => region.as_ref(),
-        Some(other) => {
-            let place = "the parameter `shared_memory_region`".to_owned();
-            return Err(wrong_kind(place, other, "a string"));
-        }
-    };
-    let size_place = "the parameter `shared_memory_byte_size`";
-    let size = parameter("shared_memory_byte_size").ok_or_else(|| RequestError::Missing {
-        place: size_place.to_owned(),
-    })?;
-    let size = unsigned(size_place, size, "a number of bytes")?;
-    let offset = parameter("shared_memory_offset").map_or(Ok(0), |value| {
-        unsigned(
-            "the parameter `shared_memory_offset`",
-            value,
-            "a number of bytes",
-        )
-    })?;
-    Ok(Some(NamedPart {
-        region,
-        offset,
-        size,
-    }))
 }
 
 /// What is asked for: without a list, all outputs.

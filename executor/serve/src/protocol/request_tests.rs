@@ -1,6 +1,7 @@
 //! Bodies in, bytes or refusals out.
 
 use super::*;
+use crate::sequence::SequenceId;
 
 fn specs() -> (Vec<TensorSpec>, Vec<TensorSpec>) {
     let spec = |name: &str, datatype| TensorSpec {
