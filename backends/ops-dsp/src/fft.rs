@@ -1,4 +1,4 @@
-//! Fourier transforms along the last dimension, by rustfft and realfft.
+//! Fourier transforms along the last dimension, by `zbmd-fft`: rustfft, realfft and our own.
 //!
 //! Each row is transformed by a call of its own: the library may treat several rows of one call differently from
 //! single ones, and then bits would depend on how firings are grouped.
@@ -9,7 +9,7 @@ use num_complex::Complex32;
 use zbmd_ir::{DType, TokenType};
 
 use super::frame::last_dimension;
-use zbmd_fft::{self as transforms, ComplexToReal, Fft, FftDirection, RealToComplex};
+use zbmd_fft::{self as transforms, ComplexToReal, FftDirection, RealToComplex, RowTransform};
 use zbmd_gpu_ir::{self as kernels, Transform};
 use zbmd_op::args::{Args, input_error};
 use zbmd_op::entry::Entry;
@@ -96,7 +96,7 @@ fn fft(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
             (FftDirection::Forward, 1.0)
         };
         Ok(FftKernel {
-            plan: transforms::complex_f32(n, direction),
+            transform: RowTransform::new(n, direction),
             scale,
         })
     };
@@ -110,19 +110,19 @@ fn fft(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
 }
 
 struct FftKernel {
-    plan: Arc<dyn Fft<f32>>,
+    transform: RowTransform,
     scale: f32,
 }
 
 impl Kernel for FftKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let n = self.plan.len();
-        let scratch = &mut io.scratch::<Complex32>()[..self.plan.get_immutable_scratch_len()];
+        let n = self.transform.len();
+        let scratch = &mut io.scratch::<Complex32>()[..self.transform.scratch_len()];
         let x = io.input::<Complex32>(0);
         let y = io.output::<Complex32>(0);
 
         for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
-            self.plan.process_immutable_with_scratch(x, y, scratch);
+            self.transform.run(x, y, scratch);
             if self.scale != 1.0 {
                 y.iter_mut().for_each(|v| *v *= self.scale);
             }
@@ -131,7 +131,7 @@ impl Kernel for FftKernel {
     }
 
     fn scratch_bytes(&self) -> usize {
-        self.plan.get_immutable_scratch_len() * size_of::<Complex32>()
+        self.transform.scratch_len() * size_of::<Complex32>()
     }
 }
 

@@ -3,6 +3,7 @@
 use num_complex::Complex32;
 use zbmd_ir::{DType, TokenType};
 
+use super::branches::BranchesKernel;
 use super::design::{Design, MAX_TAPS};
 use zbmd_gpu_ir::{self as kernels, FirPhase};
 use zbmd_op::args::{Args, Numbers};
@@ -159,7 +160,16 @@ fn build(
     let window = decimate + per_phase - 1;
     let y = if complex_taps { DType::C32 } else { dtype };
     let lowered = phases.clone();
+    let many_branches = interpolate >= simd::BRANCHES && !complex_x && !complex_taps;
     let make = move |variant: usize| {
+        let group = GROUPS[variant].1;
+        if many_branches {
+            let branches = phases().into_iter();
+            let branches = branches.map(|(offset, taps, _)| (offset, taps)).collect();
+            return Ok(FilterKernel::Branches(BranchesKernel::new(
+                branches, decimate, group,
+            )));
+        }
         let lay = |taps: Vec<f32>| {
             if complex_x {
                 Taps::pairs(&taps)
@@ -174,13 +184,13 @@ fn build(
             im: im.map(lay),
         });
         let phases = phases.collect();
-        Ok(FirKernel {
+        Ok(FilterKernel::Dots(FirKernel {
             phases,
             decimate,
             complex_x,
             complex_taps,
-            group: GROUPS[variant].1,
-        })
+            group,
+        }))
     };
     let input = in_port(
         "x",
@@ -204,6 +214,21 @@ fn build(
             complex_taps,
         )
     }))
+}
+
+/// The kernel of a filter.
+enum FilterKernel {
+    Dots(FirKernel),
+    Branches(BranchesKernel),
+}
+
+impl Kernel for FilterKernel {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        match self {
+            Self::Dots(kernel) => kernel.fire(io),
+            Self::Branches(kernel) => kernel.fire(io),
+        }
+    }
 }
 
 /// How one of the `interpolate` outputs of a firing is made.
@@ -234,25 +259,25 @@ impl Kernel for FirKernel {
             false => io.output(0),
         };
         match (self.complex_x, self.complex_taps) {
-            (false, false) => simd::dispatch(Run::<false, false> {
+            (false, false) => simd::dispatch_widest(Run::<false, false> {
                 fir: self,
                 firings,
                 x,
                 y,
             }),
-            (true, false) => simd::dispatch(Run::<true, false> {
+            (true, false) => simd::dispatch_widest(Run::<true, false> {
                 fir: self,
                 firings,
                 x,
                 y,
             }),
-            (false, true) => simd::dispatch(Run::<false, true> {
+            (false, true) => simd::dispatch_widest(Run::<false, true> {
                 fir: self,
                 firings,
                 x,
                 y,
             }),
-            (true, true) => simd::dispatch(Run::<true, true> {
+            (true, true) => simd::dispatch_widest(Run::<true, true> {
                 fir: self,
                 firings,
                 x,
@@ -274,7 +299,7 @@ struct Run<'a, const X: bool, const H: bool> {
 /// How many firings' dot products share the loads of taps: more of them, fewer loads, but registers are few. Each is
 /// the same sum either way.
 #[derive(Clone, Copy)]
-enum Group {
+pub(super) enum Group {
     Four,
     Six,
 }

@@ -1,5 +1,7 @@
 //! Ops that make samples: constants, counters, oscillators, noise; and the mixer, which holds an oscillator.
 
+use std::array::from_fn;
+
 use num_complex::Complex32;
 use zbmd_ir::{DType, TokenType};
 
@@ -267,44 +269,89 @@ impl Kernel for ToneKernel {
         let amplitude = self.amplitude;
         // Phases are turns times 2^64: what wraps is a whole turn, so the sum is exact for ever.
         *phase = start.wrapping_add(step.wrapping_mul(io.firings() as u64)) as i64;
+        // A tone reads nothing, and this takes no memory.
+        let silent = &vec![(); io.firings()];
         if self.dtype == DType::C32 {
             let y = io.output::<Complex32>(0);
-            simd::dispatch(Oscillate {
+            simd::dispatch_widest(Oscillate {
                 start,
                 step,
+                x: silent,
                 y,
-                f: |_, z: Complex32| z * amplitude,
+                f: |(), z: Complex32| z * amplitude,
             });
         } else {
             let y = io.output::<f32>(0);
-            simd::dispatch(Oscillate {
+            simd::dispatch_widest(Oscillate {
                 start,
                 step,
+                x: silent,
                 y,
-                f: |_, z: Complex32| z.re * amplitude,
+                f: |(), z: Complex32| z.re * amplitude,
             });
         }
         Ok(())
     }
 }
 
-/// `y[k] = f(k, e^{j(start + k step)})`.
-struct Oscillate<'a, T, F> {
+/// `y[k] = f(x[k], e^{j(start + k step)})`. The phase of a sample is exact, however many samples a call has.
+struct Oscillate<'a, X, Y, F> {
     start: u64,
     step: u64,
-    y: &'a mut [T],
+    x: &'a [X],
+    y: &'a mut [Y],
     f: F,
 }
 
-impl<T, F: Fn(usize, Complex32) -> T> Loop for Oscillate<'_, T, F> {
+/// Samples whose phases [`Oscillate`] makes together.
+const BLOCK: usize = 64;
+
+impl<X: Copy, Y, F: Fn(X, Complex32) -> Y> Loop for Oscillate<'_, X, Y, F> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
-        let Self { start, step, y, f } = self;
-        for (k, y) in y.iter_mut().enumerate() {
-            let phase = start.wrapping_add(step.wrapping_mul(k as u64));
-            *y = f(k, math::cis_turns::<FMA>(phase));
+        let Self {
+            start,
+            step,
+            x,
+            y,
+            f,
+        } = self;
+        let phase = |k: usize| start.wrapping_add(step.wrapping_mul(k as u64));
+        let first_of_rest = y.len() / BLOCK * BLOCK;
+        let (x_blocks, x_rest) = x.as_chunks::<BLOCK>();
+        let (y_blocks, y_rest) = y.as_chunks_mut::<BLOCK>();
+        if !y_blocks.is_empty() {
+            // Vectors have no product of 64 bits, or a slow one: products are made once, and a block's phases are sums.
+            let offsets: [u64; BLOCK] = from_fn(|k| step.wrapping_mul(k as u64));
+            for (block, (x, y)) in x_blocks.iter().zip(y_blocks).enumerate() {
+                let first = phase(block * BLOCK);
+                let phases = offsets.map(|offset| upper_half(first.wrapping_add(offset)));
+                oscillate::<FMA, _, _>(&phases, x, y, &f);
+            }
         }
+
+        for (k, (x, y)) in x_rest.iter().zip(y_rest).enumerate() {
+            let phase = phase(first_of_rest + k);
+            *y = f(*x, math::cis_turns::<FMA>(upper_half(phase)));
+        }
+    }
+}
+
+fn upper_half(phase: u64) -> u32 {
+    (phase >> 32) as u32
+}
+
+/// A block of [`Oscillate`]. As parameters, unlike as fields, slices are known not to overlap.
+#[inline(always)]
+fn oscillate<const FMA: bool, X: Copy, Y>(
+    phases: &[u32; BLOCK],
+    x: &[X; BLOCK],
+    y: &mut [Y; BLOCK],
+    f: impl Fn(X, Complex32) -> Y,
+) {
+    for ((y, &x), &phase) in y.iter_mut().zip(x).zip(phases) {
+        *y = f(x, math::cis_turns::<FMA>(phase));
     }
 }
 
@@ -334,19 +381,21 @@ impl Kernel for MixKernel {
         *phase = start.wrapping_add(step.wrapping_mul(y.len() as u64)) as i64;
         if self.dtype == DType::C32 {
             let x = &io.input::<Complex32>(0)[..y.len()];
-            simd::dispatch(Oscillate {
+            simd::dispatch_widest(Oscillate {
                 start,
                 step,
+                x,
                 y,
-                f: |k, z: Complex32| x[k] * z,
+                f: |x, z: Complex32| x * z,
             });
         } else {
             let x = &io.input::<f32>(0)[..y.len()];
-            simd::dispatch(Oscillate {
+            simd::dispatch_widest(Oscillate {
                 start,
                 step,
+                x,
                 y,
-                f: |k, z: Complex32| z * x[k],
+                f: |x, z: Complex32| z * x,
             });
         }
         Ok(())

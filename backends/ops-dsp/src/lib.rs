@@ -3,6 +3,7 @@
 //! Every kernel gives the same bits for n firings in one call as for n calls; the tests of the whole catalogue hold all
 //! of them to it.
 
+mod branches;
 mod burst;
 mod convert;
 mod design;

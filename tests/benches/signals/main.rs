@@ -71,7 +71,11 @@ fn main() {
             print_row(fft(len));
         }
     }
-    for model in ["cd2dat/model.ron", "cd2dat/onestep.ron"] {
+    for model in [
+        "cd2dat/polyphase.ron",
+        "cd2dat/onestep.ron",
+        "cd2dat/model.ron",
+    ] {
         if is_wanted(&format!("resample {model}")) {
             print_row(resample(model));
             let block = ours::RESAMPLE_ITERATIONS;
@@ -152,7 +156,7 @@ fn fft(len: usize) -> Case {
 
 fn resample(model: &str) -> Case {
     Case {
-        name: format!("resample {}", model.trim_end_matches(".ron")),
+        name: format!("{}", model.trim_end_matches(".ron")),
         samples: 147 * ours::RESAMPLE_ITERATIONS as usize,
         ours: Ours::of_graph(model, ours::RESAMPLE_ITERATIONS).side(),
         rival_name: "soxr HQ",

@@ -4,6 +4,7 @@
 //! executes them a column at a time, so that the work per element is a tight loop and the work per instruction is
 //! paid once for a few hundred elements.
 
+mod direct;
 pub(crate) mod lower;
 pub(crate) mod parse;
 pub(crate) mod run;

@@ -8,7 +8,7 @@
 
 use num_complex::Complex32;
 
-use super::{Bin, Cmp, Code, ComplexFn, Instr, Lane, Program, Src, Ty, Un};
+use super::{Bin, Cmp, Code, ComplexFn, Instr, Lane, Program, Src, Ty, Un, direct};
 use zbmd_op::kernel::{Io, Kernel, KernelFault};
 use zbmd_op::math;
 use zbmd_op::simd::{self, Isa, Loop};
@@ -47,6 +47,9 @@ impl ExprKernel {
 
 impl Kernel for ExprKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        if io.firings() * self.elements > FEW && direct::run(&self.program, io) {
+            return Ok(());
+        }
         simd::dispatch(Fire { kernel: self, io });
         Ok(())
     }
