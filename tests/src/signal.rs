@@ -59,6 +59,31 @@ pub fn snr_db(reference: &[f64], signal: &[f64]) -> f64 {
     10.0 * (power / error).log10()
 }
 
+/// Power of a tone in a signal, by least squares, and that of all else.
+pub fn tone_and_rest(signal: &[f64], frequency: f64, rate: f64) -> (f64, f64) {
+    let waves = |n: usize| (TAU * frequency / rate * n as f64).sin_cos();
+    // The normal equations of a sine and a cosine.
+    let (mut ss, mut sc, mut cc, mut sy, mut cy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    for (n, y) in signal.iter().enumerate() {
+        let (s, c) = waves(n);
+        ss += s * s;
+        sc += s * c;
+        cc += c * c;
+        sy += s * y;
+        cy += c * y;
+    }
+    let determinant = ss * cc - sc * sc;
+    let of_sine = (sy * cc - cy * sc) / determinant;
+    let of_cosine = (cy * ss - sy * sc) / determinant;
+
+    let rest = signal.iter().enumerate().map(|(n, y)| {
+        let (s, c) = waves(n);
+        (y - of_sine * s - of_cosine * c).powi(2)
+    });
+    let tone = (of_sine.powi(2) + of_cosine.powi(2)) / 2.0;
+    (tone, rest.sum::<f64>() / signal.len() as f64)
+}
+
 /// Sum of equally strong sines with the given frequencies, phases spread by the golden angle; peak at most 1.
 pub fn tones(frequencies: &[f64], rate: f64, samples: usize) -> Vec<f64> {
     let amplitude = 1.0 / frequencies.len() as f64;

@@ -113,6 +113,43 @@ fn the_pass_band_equals_a_one_step_converter() {
     }
 }
 
+/// What polyphase.ron says of itself, with what f32 adds. Measured: 0.0003 dB; -136 dB for all tones.
+#[test]
+fn the_polyphase_converter_keeps_tones_and_no_images_of_them() {
+    const MODEL: &str = "cd2dat/polyphase.ron";
+    for frequency in [997.0, 11_027.0, 19_999.0, 20_807.0, 21_977.0] {
+        let cd = tones(&[frequency], 44_100.0, 147 * 100);
+        let dat = converted(MODEL, &cd);
+        let (tone, rest) = tone_and_rest(&dat[1_000..], frequency, 48_000.0);
+        let [level, rest] = [tone, rest].map(|power| 10.0 * (power / 0.5).log10());
+        println!("{frequency} Hz: level {level:.4} dB, rest {rest:.1} dB");
+        assert!(
+            level.abs() < 0.0005 || frequency > 20_000.0,
+            "{frequency} Hz: {level} dB"
+        );
+        assert!(rest < -133.0, "{frequency} Hz: {rest} dB");
+    }
+}
+
+#[test]
+fn a_converter_with_many_branches_gives_the_same_bits_in_every_block() {
+    let registry = zbmd_backends::standard_registry();
+    let cd = sweep(20.0, 20_000.0, 44_100.0, 147 * 40);
+    let input = streams([("cd", to_f32_bytes(&cd))]);
+    let oracle = interpret("cd2dat/polyphase.ron", &registry, &input, None);
+    for block in [1, 3, 4, 7, 16] {
+        let options = CompileOptions {
+            machine: MachineChoice::Uniform(2),
+            block: Some(block),
+            ..CompileOptions::default()
+        };
+        let compiled = compile_file(graph_file("cd2dat/polyphase.ron"), &options);
+        let program = compiled.expect("it compiles").program;
+        let (outputs, _) = replay_program(program, &registry, &input, None, None);
+        assert!(outputs == oracle, "blocks of {block}");
+    }
+}
+
 #[test]
 fn the_tones_come_out_at_the_new_rate() {
     let registry = zbmd_backends::standard_registry();

@@ -3,8 +3,9 @@
 use zbmd_tests::run::{compile, graph_file};
 
 /// Models beside the `model.ron` of each folder. Other files are sub-models: they have ports instead of streams.
-const MORE: [&str; 4] = [
+const MORE: [&str; 5] = [
     "cd2dat/onestep.ron",
+    "cd2dat/polyphase.ron",
     "cd2dat/tones.ron",
     "fm/melody.ron",
     "fm/modulate.ron",

@@ -144,7 +144,7 @@ impl WideFft {
     /// The last two steps.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn transform_rows<const INVERSE: bool>(&self, from: &[Line], to: &mut [Line]) {
-        let parts = split_mut::<LANES>(to, from.len() / LANES);
+        let part = from.len() / LANES;
         let blocks = from.as_chunks::<LANES>().0.iter();
         let blocks = blocks.zip(self.block_twiddles.as_chunks::<LANES>().0);
         for (block, (rows, twiddles)) in blocks.enumerate() {
@@ -164,7 +164,7 @@ impl WideFft {
             for k in 0..4 {
                 let results = butterfly4([halves[0][k], halves[1][k], halves[2][k], halves[3][k]]);
                 for l in 0..4 {
-                    store_pairs::<INVERSE>(results[l], &mut parts[k + 4 * l][block]);
+                    store_pairs::<INVERSE>(results[l], &mut to[(k + 4 * l) * part + block]);
                 }
             }
         }
@@ -186,26 +186,28 @@ impl Pass {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
     fn run8<const PAIRS: bool, const INVERSE: bool>(&self, from: &[Line], to: &mut [Line]) {
-        let parts = split::<8>(from, from.len() / 8);
+        let part = from.len() / 8;
         let groups = to.chunks_exact_mut(8 * self.stride);
         let groups = groups.zip(self.twiddles.as_chunks::<7>().0);
         for (group, (to, twiddles)) in groups.enumerate() {
-            let outputs = split_mut::<8>(to, self.stride);
             for i in 0..self.stride {
                 let line = group * self.stride + i;
                 let results = butterfly8([
-                    read::<PAIRS, INVERSE>(&parts[0][line]),
-                    read::<PAIRS, INVERSE>(&parts[1][line]),
-                    read::<PAIRS, INVERSE>(&parts[2][line]),
-                    read::<PAIRS, INVERSE>(&parts[3][line]),
-                    read::<PAIRS, INVERSE>(&parts[4][line]),
-                    read::<PAIRS, INVERSE>(&parts[5][line]),
-                    read::<PAIRS, INVERSE>(&parts[6][line]),
-                    read::<PAIRS, INVERSE>(&parts[7][line]),
+                    read::<PAIRS, INVERSE>(&from[line]),
+                    read::<PAIRS, INVERSE>(&from[part + line]),
+                    read::<PAIRS, INVERSE>(&from[2 * part + line]),
+                    read::<PAIRS, INVERSE>(&from[3 * part + line]),
+                    read::<PAIRS, INVERSE>(&from[4 * part + line]),
+                    read::<PAIRS, INVERSE>(&from[5 * part + line]),
+                    read::<PAIRS, INVERSE>(&from[6 * part + line]),
+                    read::<PAIRS, INVERSE>(&from[7 * part + line]),
                 ]);
-                store(results[0], &mut outputs[0][i]);
+                store(results[0], &mut to[i]);
                 for k in 1..8 {
-                    store(turned(results[k], &twiddles[k - 1]), &mut outputs[k][i]);
+                    store(
+                        turned(results[k], &twiddles[k - 1]),
+                        &mut to[k * self.stride + i],
+                    );
                 }
             }
         }
@@ -214,22 +216,24 @@ impl Pass {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
     fn run4<const PAIRS: bool, const INVERSE: bool>(&self, from: &[Line], to: &mut [Line]) {
-        let parts = split::<4>(from, from.len() / 4);
+        let part = from.len() / 4;
         let groups = to.chunks_exact_mut(4 * self.stride);
         let groups = groups.zip(self.twiddles.as_chunks::<3>().0);
         for (group, (to, twiddles)) in groups.enumerate() {
-            let outputs = split_mut::<4>(to, self.stride);
             for i in 0..self.stride {
                 let line = group * self.stride + i;
                 let results = butterfly4([
-                    read::<PAIRS, INVERSE>(&parts[0][line]),
-                    read::<PAIRS, INVERSE>(&parts[1][line]),
-                    read::<PAIRS, INVERSE>(&parts[2][line]),
-                    read::<PAIRS, INVERSE>(&parts[3][line]),
+                    read::<PAIRS, INVERSE>(&from[line]),
+                    read::<PAIRS, INVERSE>(&from[part + line]),
+                    read::<PAIRS, INVERSE>(&from[2 * part + line]),
+                    read::<PAIRS, INVERSE>(&from[3 * part + line]),
                 ]);
-                store(results[0], &mut outputs[0][i]);
+                store(results[0], &mut to[i]);
                 for k in 1..4 {
-                    store(turned(results[k], &twiddles[k - 1]), &mut outputs[k][i]);
+                    store(
+                        turned(results[k], &twiddles[k - 1]),
+                        &mut to[k * self.stride + i],
+                    );
                 }
             }
         }
@@ -498,17 +502,6 @@ fn store_pairs<const INVERSE: bool>(value: Wide, to: &mut Line) {
         im: _mm512_permutex2var_ps(first, high, second),
     };
     store(pairs, to);
-}
-
-/// N parts of so many lines.
-fn split<const N: usize>(lines: &[Line], part: usize) -> [&[Line]; N] {
-    from_fn(|i| &lines[i * part..][..part])
-}
-
-/// N parts of so many lines.
-fn split_mut<const N: usize>(lines: &mut [Line], part: usize) -> [&mut [Line]; N] {
-    let mut parts = lines.chunks_exact_mut(part);
-    from_fn(|_| parts.next().expect("the lines are as many as N parts have"))
 }
 
 /// Complex numbers as lines; what fills none is left out.

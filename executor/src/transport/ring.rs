@@ -53,11 +53,15 @@ pub struct Spin(pub u32);
 
 impl Spin {
     /// Some hundred microseconds, about what a sleep and a wake-up of an idle core cost, in a virtual machine at least:
-    /// so that waiting never costs more than twice what the best choice would have.
+    /// so that waiting never costs more than twice what the best choice would have. Where the last wait took longer than
+    /// [`WORTH_SPINNING_NS`], as at a source that keeps real time, the next one spins no longer than [`Self::SHORT`].
     pub const LONG: Spin = Spin(if cfg!(miri) { 8 } else { 4_000 });
     /// For more threads than cores: the peer may need this very core to go on.
     pub const SHORT: Spin = Spin(8);
 }
+
+/// A wait that came to sleeping and took longer, its wake-up included, has spun in vain, and the next one there is likely to.
+const WORTH_SPINNING_NS: u64 = 200_000;
 
 /// A place where threads wait for a condition that other threads make true. See the module for the protocol.
 #[derive(Debug)]
@@ -65,6 +69,8 @@ pub struct Parker {
     sleepers: AtomicU32,
     /// The counter's value that the one waiter waits for; 0 where any wake-up counts.
     level: AtomicU64,
+    /// 1 after a wait that was too long for spinning. A hint, which nothing is ordered by.
+    is_slow: AtomicU32,
     epoch: WakeCounter,
 }
 
@@ -80,6 +86,7 @@ impl Parker {
         Self {
             sleepers: AtomicU32::new(0),
             level: AtomicU64::new(0),
+            is_slow: AtomicU32::new(0),
             epoch: WakeCounter::new(),
         }
     }
@@ -88,6 +95,7 @@ impl Parker {
     pub(crate) fn reset(&self) {
         self.sleepers.store(0, Ordering::Relaxed);
         self.level.store(0, Ordering::Relaxed);
+        self.is_slow.store(0, Ordering::Relaxed);
     }
 
     /// Wakes all waiters. Called after the store that may make their condition true; without a sleeper it costs a
@@ -136,13 +144,21 @@ impl Parker {
     }
 
     fn wait_by(&self, spin: Spin, deadline: Deadline, mut ready: impl FnMut() -> bool) {
-        for _ in 0..spin.0 {
+        let turns = match self.is_slow.load(Ordering::Relaxed) {
+            0 => spin.0,
+            _ => spin.0.min(Spin::SHORT.0),
+        };
+        for _ in 0..turns {
             if ready() {
                 return;
             }
             spin_loop();
         }
+
+        let start_ns = Clock.now_ns();
         self.sleep_until(deadline, ready);
+        let is_slow = Clock.now_ns() - start_ns > WORTH_SPINNING_NS;
+        self.is_slow.store(u32::from(is_slow), Ordering::Relaxed);
     }
 
     #[cold]
@@ -399,5 +415,37 @@ mod tests {
             );
         });
         assert_eq!(ring.counts(), (5, 2), "telling stores nothing");
+    }
+
+    /// How often a wait with a long spin looks at its condition, if it is woken so long after it fell asleep.
+    fn looks(parker: &Parker, sleep: std::time::Duration) -> u32 {
+        let (is_over, looks) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                parker.wait_until(Spin::LONG, || {
+                    looks.fetch_add(1, Ordering::Relaxed);
+                    is_over.load(Ordering::Acquire) == 1
+                });
+            });
+            while parker.sleepers.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(sleep);
+            is_over.store(1, Ordering::Release);
+            parker.notify();
+        });
+        looks.into_inner()
+    }
+
+    #[test]
+    fn after_a_wait_that_was_too_long_for_spinning_the_next_one_hardly_spins() {
+        let parker = Parker::new();
+        let too_long = std::time::Duration::from_nanos(2 * WORTH_SPINNING_NS);
+        assert!(looks(&parker, too_long) > Spin::LONG.0);
+        // Before and after sleeping it looks again.
+        assert!(looks(&parker, too_long) < 2 * Spin::SHORT.0);
+
+        parker.reset();
+        assert!(looks(&parker, too_long) > Spin::LONG.0);
     }
 }

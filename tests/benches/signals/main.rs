@@ -20,6 +20,7 @@ mod quality;
 mod soxr;
 mod volk;
 
+use std::cell::LazyCell;
 use std::time::Duration;
 
 use zbmd_tests::cpu_time;
@@ -54,11 +55,11 @@ fn main() {
         .collect();
     let is_wanted = |name: &str| filters.iter().all(|filter| name.contains(filter.as_str()));
 
-    let volk = volk::Volk::load();
     println!(
         "{:<22} {:>9} {:>9}  {:<10} {:>6} ({:>5} to {:>5})",
         "ns a sample", "ours", "rival", "", "ratio", "min", "max"
     );
+    let volk = LazyCell::new(volk::Volk::load);
     let kernels: [(&str, fn(&Result<volk::Volk, String>) -> Case); 3] =
         [("mix", mix), ("magnitude", magnitude), ("fir", fir)];
     for (name, case) in kernels {

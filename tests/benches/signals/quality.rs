@@ -5,6 +5,8 @@
 
 use std::f64::consts::TAU;
 
+use zbmd_tests::signal::tone_and_rest;
+
 const INPUT_RATE: f64 = 44_100.0;
 const OUTPUT_RATE: f64 = 48_000.0;
 /// Samples of each tone: calls of our converters many times over.
@@ -68,27 +70,7 @@ fn tone(converter: &mut impl Converter, frequency: f64) -> (f64, f64) {
         .map(|&sample| f64::from(sample))
         .collect();
 
-    // The normal equations of a cosine and a sine.
-    let angle = |n: usize| TAU * frequency / OUTPUT_RATE * n as f64;
-    let waves = |n: usize| (angle(n).cos(), angle(n).sin());
-    let (mut cc, mut cs, mut ss, mut cy, mut sy) = (0.0, 0.0, 0.0, 0.0, 0.0);
-    for (n, y) in dat.iter().enumerate() {
-        let (c, s) = waves(n);
-        cc += c * c;
-        cs += c * s;
-        ss += s * s;
-        cy += c * y;
-        sy += s * y;
-    }
-    let determinant = cc * ss - cs * cs;
-    let of_cosine = (cy * ss - sy * cs) / determinant;
-    let of_sine = (sy * cc - cy * cs) / determinant;
-
-    let rest = dat.iter().enumerate().map(|(n, y)| {
-        let (c, s) = waves(n);
-        (y - of_cosine * c - of_sine * s).powi(2)
-    });
-    let rest = rest.sum::<f64>() / dat.len() as f64;
-    let level = of_cosine.powi(2) + of_sine.powi(2);
-    (level / AMPLITUDE.powi(2), rest / (AMPLITUDE.powi(2) / 2.0))
+    let (tone, rest) = tone_and_rest(&dat, frequency, OUTPUT_RATE);
+    let power = AMPLITUDE.powi(2) / 2.0;
+    (tone / power, rest / power)
 }

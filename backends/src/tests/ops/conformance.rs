@@ -453,6 +453,12 @@ pub(crate) const CASES: &[(&str, &str, &str)] = &[
         "design: {kind: bandpass, cutoff: [50, 200], rate: 1000, taps: 130}, decimate: 7, interpolate: 5",
         "c32",
     ),
+    // Three strips of branches, the last of them short.
+    (
+        "Fir",
+        "design: {kind: lowpass, cutoff: 10, rate: 1000, taps: 333, gain: 37}, decimate: 20, interpolate: 37",
+        "f32",
+    ),
     ("Correlate", "template: [1, -1, 1, 1]", "f32"),
     ("Correlate", "template: [[1, 1], [0, -1]]", "c32"),
     (
@@ -477,6 +483,7 @@ pub(crate) const CASES: &[(&str, &str, &str)] = &[
     ("Fft", "", "c32[12]"),
     ("Fft", "inverse: true", "c32[3,64]"),
     ("Fft", "", "c32[17]"),
+    ("Fft", "", "c32[512]"),
     ("Rfft", "", "f32[512]"),
     ("Rfft", "", "f32[15]"),
     ("Irfft", "", "c32[9]"),
