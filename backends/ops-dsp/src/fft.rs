@@ -69,8 +69,12 @@ fn fft_flops(n: usize, rows: f64) -> f64 {
         }
         rest
     });
-    // Lengths with a large prime factor go by way of a convolution.
-    let factor = if smooth == 1 { 3.5 } else { 17.0 };
+    let factor = match smooth {
+        1 if n.is_power_of_two() => 2.5,
+        1 => 3.5,
+        // Lengths with a large prime factor go by way of a convolution.
+        _ => 17.0,
+    };
     let n = n as f64;
     rows * (factor * n * n.log2().max(1.0) + 100.0)
 }

@@ -364,7 +364,7 @@ fn mix(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let made = ResolvedOp::map(x, y, move || Ok(MixKernel { step, dtype }));
     let made = made.gpu(move || kernels::mix(step, dtype == DType::C32, elements));
     let made = made.state("phase", TokenType::scalar(DType::I64), vec![0; 8]);
-    Ok(made.flops(50.0 * elements as f64))
+    Ok(made.flops(20.0 * elements as f64))
 }
 
 struct MixKernel {
@@ -471,4 +471,45 @@ fn uniform(state: u64) -> f32 {
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     let z = z ^ (z >> 31);
     (z >> 40) as i32 as f32 * (1.0 / 8_388_608.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many samples of an oscillator from sample `first` on, computed in vectors of 256 or of 512 bits, where there are any.
+    fn oscillator(first: usize, len: usize, is_widest: bool) -> Vec<Complex32> {
+        const STEP: u64 = 0x0123_4567_89ab_cdef;
+        let x: Vec<f32> = (first..first + len).map(|k| 1.0 + k as f32).collect();
+        let mut y = vec![Complex32::ZERO; len];
+        let oscillate = Oscillate {
+            start: STEP.wrapping_mul(first as u64),
+            step: STEP,
+            x: &x,
+            y: &mut y,
+            f: |x: f32, z: Complex32| z * x,
+        };
+        if is_widest {
+            simd::dispatch_widest(oscillate);
+        } else {
+            simd::dispatch(oscillate);
+        }
+        y
+    }
+
+    #[test]
+    fn samples_have_the_same_bits_in_every_call_and_vector() {
+        let bits = |y: &[Complex32]| -> Vec<[u32; 2]> {
+            let parts = y.iter().map(|z| [z.re, z.im].map(f32::to_bits));
+            parts.collect()
+        };
+        let all = oscillator(0, 300, true);
+        assert_eq!(bits(&oscillator(0, 300, false)), bits(&all));
+        for first in [0, 1, 63, 64, 100] {
+            for len in [1, 63, 64, 65, 200] {
+                let part = oscillator(first, len, true);
+                assert_eq!(bits(&part), bits(&all[first..first + len]), "{first} {len}");
+            }
+        }
+    }
 }

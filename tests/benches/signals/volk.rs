@@ -68,91 +68,120 @@ pub(crate) struct Volk {
     dot: Dot,
 }
 
+/// What the kernels are called with while the library is set up.
+struct Probe {
+    x: Aligned,
+    y: Aligned,
+    phase: Complex,
+}
+
+/// The step of an oscillator.
+const TURN: Complex = Complex { re: 0.8, im: 0.6 };
+/// Taps of a filter while implementations are timed.
+const PROBE_TAPS: usize = 64;
+
 impl Volk {
     /// Loads the library, times all implementations of the kernels, and configures it as `volk_profile` does.
     pub(crate) fn load() -> Result<Self, String> {
-        let names = [
-            "libvolk.so.3.2",
-            "libvolk.so.3.1",
-            "libvolk.so.3.0",
-            "libvolk.so.2.5",
-            "libvolk.so",
-        ];
-        // SAFETY: loading VOLK runs no code that depends on this program.
-        let library = names
-            .iter()
-            .find_map(|name| unsafe { Library::new(*name) }.ok());
-        let library = library.ok_or("libvolk is not installed")?;
-        // Its functions are called until the program ends.
-        let library: &'static Library = Box::leak(Box::new(library));
-        let missing = |error: libloading::Error| error.to_string();
-
-        let mut samples = Aligned::new(2 * CALL_SAMPLES);
-        let mut result = Aligned::new(2 * CALL_SAMPLES);
-        let (x, y) = (samples.pointer(), result.pointer());
-        let turn = Complex { re: 0.8, im: 0.6 };
-        let mut phase = Complex { re: 1.0, im: 0.0 };
-        let count = CALL_SAMPLES as u32;
-
-        // SAFETY of all calls: buffers are aligned and of the length that is passed, and symbols have the header's types.
-        // SAFETY: see above.
-        let config = unsafe {
-            let rotator = library
-                .get::<RotatorManual>(format!("{ROTATOR}_manual"))
-                .map_err(missing)?;
-            let magnitude = library
-                .get::<MagnitudeManual>(format!("{MAGNITUDE}_manual"))
-                .map_err(missing)?;
-            let dot = library
-                .get::<DotManual>(format!("{DOT}_manual"))
-                .map_err(missing)?;
-            let rotator = quickest(library, ROTATOR, |name| {
-                rotator(y.cast(), x.cast(), turn, &raw mut phase, count, name);
-            })?;
-            let magnitude = quickest(library, MAGNITUDE, |name| {
-                magnitude(y, x.cast(), count, name);
-            })?;
-            let dot = quickest(library, DOT, |name| {
-                for _ in 0..256 {
-                    dot(y, x, x.add(LINE), 64, name);
-                }
-            })?;
-            format!(
-                "{ROTATOR} {rotator} {rotator}\n{MAGNITUDE} {magnitude} {magnitude}\n{DOT} {dot} {dot}\n"
-            )
+        let library = open()?;
+        let mut probe = Probe {
+            x: Aligned::new(2 * CALL_SAMPLES),
+            y: Aligned::new(2 * CALL_SAMPLES),
+            phase: Complex { re: 1.0, im: 0.0 },
         };
-        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-        std::fs::write(folder.path().join("volk_config"), &config)
-            .map_err(|error| error.to_string())?;
-        println!(
-            "VOLK's quickest: {}",
-            config
-                .split_whitespace()
-                .step_by(3)
-                .zip(config.split_whitespace().skip(1).step_by(3))
-                .map(|(kernel, name)| format!("{kernel} {name}"))
-                .collect::<Vec<_>>()
-                .join(", ")
-        );
 
-        // SAFETY: no other thread runs yet; the dispatchers read the file in their first calls, which are made here.
+        // A line for each kernel: its implementation for aligned buffers, and the one for others.
+        let kernels = quickest_of_all(library, &mut probe)?;
+        let lines = kernels.map(|(kernel, name)| format!("{kernel} {name} {name}\n"));
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let file = folder.path().join("volk_config");
+        std::fs::write(file, lines.concat()).map_err(|error| error.to_string())?;
+        for (kernel, name) in &kernels {
+            println!("  {kernel}: {name}");
+        }
+
+        // SAFETY: no other thread runs yet. The dispatchers read the file in their first calls, which are made below.
+        unsafe { std::env::set_var("VOLK_CONFIGPATH", folder.path()) };
+        Self::dispatched(library, &mut probe)
+    }
+
+    /// What the library's function pointers are after their first calls.
+    fn dispatched(library: &'static Library, probe: &mut Probe) -> Result<Self, String> {
+        let (x, y) = (probe.x.pointer(), probe.y.pointer());
+        let count = CALL_SAMPLES as u32;
+        // SAFETY: the symbols are variables of the header's types, and the buffers are as long as the calls say.
         unsafe {
-            std::env::set_var("VOLK_CONFIGPATH", folder.path());
-            let rotator = library.get::<*const Rotator>(ROTATOR).map_err(missing)?;
+            let rotator = library.get::<*const Rotator>(ROTATOR).map_err(message)?;
             let magnitude = library
                 .get::<*const Magnitude>(MAGNITUDE)
-                .map_err(missing)?;
-            let dot = library.get::<*const Dot>(DOT).map_err(missing)?;
-            (**rotator)(y.cast(), x.cast(), turn, &raw mut phase, count);
+                .map_err(message)?;
+            let dot = library.get::<*const Dot>(DOT).map_err(message)?;
+            (**rotator)(y.cast(), x.cast(), TURN, &raw mut probe.phase, count);
             (**magnitude)(y, x.cast(), count);
             (**dot)(y, x, x, count);
-            // Now they point to the implementations.
             Ok(Self {
                 rotator: **rotator,
                 magnitude: **magnitude,
                 dot: **dot,
             })
         }
+    }
+}
+
+/// The library, which stays loaded: its functions are called until the program ends.
+fn open() -> Result<&'static Library, String> {
+    let names = [
+        "libvolk.so.3.2",
+        "libvolk.so.3.1",
+        "libvolk.so.3.0",
+        "libvolk.so.2.5",
+        "libvolk.so",
+    ];
+    let library = names.iter().find_map(|name| {
+        // SAFETY: loading VOLK runs no code that depends on this program.
+        unsafe { Library::new(*name) }.ok()
+    });
+    let library = library.ok_or("libvolk is not installed")?;
+    Ok(Box::leak(Box::new(library)))
+}
+
+fn message(error: libloading::Error) -> String {
+    error.to_string()
+}
+
+/// The kernels, each with its quickest implementation.
+fn quickest_of_all(
+    library: &Library,
+    probe: &mut Probe,
+) -> Result<[(&'static str, String); 3], String> {
+    let (x, y) = (probe.x.pointer(), probe.y.pointer());
+    let phase = &raw mut probe.phase;
+    let count = CALL_SAMPLES as u32;
+    // SAFETY: the symbols are functions of the header's types, and the buffers are aligned and as long as the calls say.
+    unsafe {
+        let rotator = library
+            .get::<RotatorManual>(format!("{ROTATOR}_manual"))
+            .map_err(message)?;
+        let rotator = quickest(library, ROTATOR, |name| {
+            rotator(y.cast(), x.cast(), TURN, phase, count, name);
+        })?;
+
+        let magnitude = library
+            .get::<MagnitudeManual>(format!("{MAGNITUDE}_manual"))
+            .map_err(message)?;
+        let magnitude = quickest(library, MAGNITUDE, |name| {
+            magnitude(y, x.cast(), count, name);
+        })?;
+
+        let dot = library
+            .get::<DotManual>(format!("{DOT}_manual"))
+            .map_err(message)?;
+        let dot = quickest(library, DOT, |name| {
+            for _ in 0..CALL_SAMPLES / 16 {
+                dot(y, x, x.add(LINE), PROBE_TAPS as u32, name);
+            }
+        })?;
+        Ok([(ROTATOR, rotator), (MAGNITUDE, magnitude), (DOT, dot)])
     }
 }
 
@@ -200,9 +229,8 @@ pub(crate) fn mix(volk: &Result<Volk, String>, chain: usize) -> Result<Side, Str
         let pointers = [first.pointer(), second.pointer()];
         for (i, phase) in phases.iter_mut().enumerate() {
             let (from, to) = (pointers[i % 2], pointers[(i + 1) % 2]);
-            let turn = Complex { re: 0.8, im: 0.6 };
             // SAFETY: both buffers have so many complex numbers.
-            unsafe { rotator(to.cast(), from.cast(), turn, phase, CALL_SAMPLES as u32) };
+            unsafe { rotator(to.cast(), from.cast(), TURN, phase, CALL_SAMPLES as u32) };
         }
     }))
 }
@@ -211,9 +239,9 @@ pub(crate) fn mix(volk: &Result<Volk, String>, chain: usize) -> Result<Side, Str
 pub(crate) fn magnitude(volk: &Result<Volk, String>, copies: usize) -> Result<Side, String> {
     let magnitude = volk.as_ref().map_err(Clone::clone)?.magnitude;
     let mut x = Aligned::new(2 * CALL_SAMPLES);
-    let mut results: Vec<Aligned> = (0..copies).map(|_| Aligned::new(CALL_SAMPLES)).collect();
+    let mut y = Aligned::new(CALL_SAMPLES);
     Ok(timed(move || {
-        for y in &mut results {
+        for _ in 0..copies {
             // SAFETY: so many complex numbers are read, and real ones written.
             unsafe { magnitude(y.pointer(), x.pointer().cast(), CALL_SAMPLES as u32) };
         }
