@@ -132,6 +132,9 @@ def mnn_call():
         feed = feed.astype(np.int32) if feed.dtype == np.int64 else feed
         token = MNN.Tensor(feed.shape, kinds[feed.dtype], feed, MNN.Tensor_DimensionType_Caffe)
         net.getSessionInput(session, name).copyFrom(token)
+    code = net.runSession(session)
+    if code != 0:
+        sys.exit(f"MNN fails with {code}")
     return lambda: net.runSession(session)
 
 
