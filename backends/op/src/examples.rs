@@ -16,6 +16,7 @@ const INPUTS: &[(&str, &str)] = &[
     ("MatMul", "x:T[2,2]"),
     ("Mean", "x:T[8]"),
     ("Merge", "x0:T x1:T"),
+    ("NnAffineChannelsLast", "x:T[1,4,4,2]"),
     ("NnAffineGrid", "theta:T[1,2,3]"),
     ("NnAttention", "q:T[1,2,4,4] k:T[1,2,4,4] v:T[1,2,4,4]"),
     ("NnAveragePool", "x:T[1,2,4,4]"),

@@ -5,6 +5,7 @@
 //! (Dukhan 2019, The Indirect Convolution Algorithm, arXiv 1907.02129, with offsets in place of pointers), no
 //! columns are gathered, and sums leave the registers once, with bias, added tensor and bounds applied.
 
+mod affine;
 mod depthwise;
 mod pool;
 mod rows;
@@ -20,6 +21,7 @@ use super::conv::check_tables;
 use super::cx::{Body, Cx, Operand, Plan, Planned, constant_f32, token, volume};
 use super::gemm::{Act, Tile, Weights};
 use super::window::Window;
+pub(super) use affine::affine;
 use depthwise::{Depthwise, Reuse};
 pub(super) use pool::{global, pool};
 pub(super) use rows::{FilterLayout, grid_places};

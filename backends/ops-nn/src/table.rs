@@ -130,6 +130,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "Acos" "x:T -> y:T; T: float" [""] "" true "inverse cosine" named!(UnarySpec::of, unary::unary, unary);
     "Acosh" "x:T -> y:T; T: float" [""] "" true "inverse hyperbolic cosine" named!(UnarySpec::of, unary::unary, unary);
     "Add" "x:T y:T -> z:T; T: number" [""] "" true "sum of two tensors, broadcast" both!(elementwise::binary, plain_binary);
+    "AffineChannelsLast" "x:f32 scale!:f32 shift!:f32 -> y:f32" ["act act_max act_min"] "scale: [1.0, 0.5], shift: [0.0, 1.0]" false "channels of [n, h, w, c] scaled and shifted; no ONNX operator" |c, _| last::affine(c);
     "AffineGrid" "theta:T size!:int -> y:T; T: float" ["align_corners"] "size: [1, 1, 4, 4]" true "places of an affine transformation of an image" |c, _| image::affine_grid(c);
     "And" "x:bool y:bool -> z:bool" [""] "" true "both true" both!(elementwise::bits, plain_binary);
     "ArgMax" "x:T -> y:i64; T: number" ["axis keepdims select_last_index"] "" true "place of the greatest element along an axis" parsed!(|c| ArgSpec::of(c, true), reduce::arg, arg);

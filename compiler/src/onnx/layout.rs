@@ -9,6 +9,8 @@ use zbmd_backends::TensorOp;
 use zbmd_ir::{DType, TokenType, Value};
 
 use super::graph::{Graph, Node, Origin, ValueId};
+use super::passes::f32_constant;
+use super::scales::affine_of;
 
 /// Brings convolutions and what lies between them to channels last; returns the nodes that changed.
 pub(super) fn channels_last(graph: &mut Graph) -> usize {
@@ -178,6 +180,7 @@ impl Pass<'_> {
                 self.pool(node, x)
             }
             ("LRN", Some(x)) => self.response(node, x),
+            ("BatchNormalization", Some(x)) => self.normalisation(node, x),
             ("Concat", _) => self.concat(node),
             (operator, Some(x)) if ALIKE.contains(&operator) => self.alike(node, x),
             (operator, Some(_)) if BROADCAST.contains(&operator) => self.broadcast(node),
@@ -269,6 +272,24 @@ impl Pass<'_> {
         // The order of indices, an output that an image node does not have.
         pool_node.params.remove("storage_order");
         self.put(pool_node, &operator_name, vec![Some(twin_id)])
+    }
+
+    /// A batch normalisation by constants.
+    fn normalisation(&mut self, node: &Node, image_id: ValueId) -> Option<()> {
+        let twin_id = *self.twins.get(&image_id)?;
+        let (scales, shifts) = affine_of(self.graph, node)?;
+        let name = self.graph.values[node.outputs[0].1].name.clone();
+        let mut constant = |what: &str, elements: &[f32]| {
+            let shape = [elements.len() as u32];
+            f32_constant(self.graph, &format!("{name}.{what}"), &shape, elements)
+        };
+        let scale_id = constant("scale", &scales);
+        let shift_id = constant("shift", &shifts);
+
+        let mut node = node.clone();
+        node.params.clear();
+        let twin_inputs = vec![Some(twin_id), Some(scale_id), Some(shift_id)];
+        self.put(node, "AffineChannelsLast", twin_inputs)
     }
 
     /// A normalisation over neighbouring channels.

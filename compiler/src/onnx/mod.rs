@@ -16,6 +16,7 @@ mod passes;
 mod proto;
 mod quantised;
 mod ron;
+mod scales;
 mod scan;
 mod winograd;
 

@@ -66,6 +66,11 @@ pub(crate) const PASSES: &[Pass] = &[
         run: PassFunction::Plain(fuse_swish),
     },
     Pass {
+        name: "scales",
+        summary: "what scales and shifts channels behind a batch normalisation goes into it",
+        run: PassFunction::Plain(super::scales::merge_scales),
+    },
+    Pass {
         name: "batch-norm",
         summary: "batch normalisation goes into the weights of the convolution before it",
         run: PassFunction::Plain(fold_batch_norm),
@@ -89,6 +94,11 @@ pub(crate) const PASSES: &[Pass] = &[
         name: CHANNELS_LAST,
         summary: "images between convolutions have their channels last",
         run: PassFunction::Plain(super::layout::channels_last),
+    },
+    Pass {
+        name: "affine",
+        summary: "an activation goes into the scaling of channels before it, where these come last",
+        run: PassFunction::Plain(fuse_affine_activation),
     },
     Pass {
         name: "winograd",
@@ -185,13 +195,18 @@ pub(super) fn f32_scalar(graph: &Graph, id: ValueId) -> Option<f32> {
     }
 }
 
-fn f32_constant(graph: &mut Graph, name: &str, shape: &[u32], elements: &[f32]) -> ValueId {
+pub(super) fn f32_constant(
+    graph: &mut Graph,
+    name: &str,
+    shape: &[u32],
+    elements: &[f32],
+) -> ValueId {
     let bytes: Vec<u8> = elements.iter().flat_map(|v| v.to_le_bytes()).collect();
     graph.constant(name, TokenType::new(DType::F32, shape), Bytes::from(bytes))
 }
 
 /// Puts a value at an operand of a node.
-fn set_input(node: &mut Node, position: usize, id: ValueId) {
+pub(super) fn set_input(node: &mut Node, position: usize, id: ValueId) {
     if node.inputs.len() <= position {
         node.inputs.resize(position + 1, None);
     }
@@ -200,7 +215,7 @@ fn set_input(node: &mut Node, position: usize, id: ValueId) {
 
 /// Lets node `keep` produce the value of node `gone`, which is thereby removed. Readers of that value, and its name if
 /// it is an output of the model, stay as they are.
-fn take_over(graph: &mut Graph, keep: usize, gone: usize) {
+pub(super) fn take_over(graph: &mut Graph, keep: usize, gone: usize) {
     let value = output(graph, gone);
     let position = graph.nodes[keep].outputs[0].0;
     graph.nodes[keep].outputs = vec![(position, value)];
@@ -280,7 +295,7 @@ fn is_number(graph: &Graph, id: ValueId, wanted: f32) -> bool {
 }
 
 /// The sole producer (among `operators`) of one of a node's two operands, and the other operand.
-fn producer_and_operand(
+pub(super) fn producer_and_operand(
     graph: &Graph,
     node: usize,
     operators: &[&str],
@@ -623,13 +638,22 @@ fn activation_name(node: &Node) -> Option<&'static str> {
 }
 
 fn fuse_activation(graph: &mut Graph) -> usize {
+    fuse_activation_into(graph, &["Conv", "MatMul", "Gemm"])
+}
+
+fn fuse_affine_activation(graph: &mut Graph) -> usize {
+    fuse_activation_into(graph, &["AffineChannelsLast"])
+}
+
+/// Puts activations into the nodes of these operators before them.
+fn fuse_activation_into(graph: &mut Graph, operators: &[&str]) -> usize {
     let mut changes = 0;
     for activation in live_nodes(graph, &ACTIVATIONS) {
         let uses = graph.uses();
         let Some(x) = input(graph, activation, 0) else {
             continue;
         };
-        let Some(before) = sole_producer(graph, x, &["Conv", "MatMul", "Gemm"], &uses) else {
+        let Some(before) = sole_producer(graph, x, operators, &uses) else {
             continue;
         };
         let has_activation = graph.nodes[before].params.contains_key("act");

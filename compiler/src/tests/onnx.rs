@@ -627,3 +627,83 @@ fn a_gelu_written_out_in_any_order_becomes_one_node() {
     let others = ops([mul("half", "a", "h"), mul("z", "h", "y")]);
     assert!(others.contains(&"NnErf".to_owned()), "{others:?}");
 }
+
+/// A convolution whose result goes to a normalisation, a product and a sum with constants of each channel and an
+/// activation, and to a second output, so that the convolution itself stays as it is.
+fn scaled_image(operand_dims: &[i64]) -> ModelProto {
+    let floats = |name: &str, dims: &[i64], first: f32| TensorProto {
+        name: Some(name.into()),
+        dims: dims.to_vec(),
+        data_type: Some(DataType::FLOAT),
+        float_data: (0..dims.iter().product())
+            .map(|v: i64| first + 0.25 * v as f32)
+            .collect(),
+        ..Default::default()
+    };
+    let nodes = vec![
+        node("Conv", &["x", "w"], &["c"]),
+        node("BatchNormalization", &["c", "s", "b", "m", "v"], &["n"]),
+        node("Mul", &["factor", "n"], &["p"]),
+        node("Add", &["p", "term"], &["q"]),
+        node("Relu", &["q"], &["r"]),
+        node("Conv", &["r", "u"], &["y"]),
+        node("Neg", &["c"], &["z"]),
+    ];
+    let constants = vec![
+        floats("w", &[3, 2, 1, 1], -0.5),
+        floats("s", &[3], 0.5),
+        floats("b", &[3], -0.25),
+        floats("m", &[3], 0.75),
+        floats("v", &[3], 1.5),
+        floats("factor", operand_dims, -1.0),
+        floats("term", operand_dims, 0.125),
+        floats("u", &[2, 3, 1, 1], -0.75),
+    ];
+    let x = info("x", &[1, 2, 4, 5]);
+    model(nodes, constants, vec![x], &["y", "z"])
+}
+
+#[test]
+fn what_scales_channels_behind_a_normalisation_becomes_one_node() {
+    let run = |operand_dims: &[i64], without: &[&str]| {
+        let mut options = CompileOptions::default();
+        options.onnx.without = without.iter().map(|&pass| pass.to_owned()).collect();
+        let model = bytes(&scaled_image(operand_dims));
+        let (graph, blobs) = graph_of_onnx("scales", &model, &options).expect("a fine model");
+        let numbers = (0..40).map(|v| (v as f32 * 0.37).sin());
+        let input: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
+        let registry = zbmd_backends::standard_registry();
+        let interpreter = zbmd_backends::interpret::Interpreter::new(&graph, &blobs, &registry);
+        let outcome = interpreter
+            .expect("kernels")
+            .run(&[("x".to_owned(), input)].into(), None);
+        let results = outcome.expect("a run").outputs["y"]
+            .chunks_exact(4)
+            .map(|c| f32::from_le_bytes(c.try_into().expect("four bytes")))
+            .collect::<Vec<_>>();
+        let ops = graph.actors.iter().map(|actor| actor.op.clone());
+        let ops: Vec<String> = ops.filter(|op| op.starts_with("Nn")).collect();
+        (results, ops)
+    };
+
+    for operand_dims in [&[3, 1, 1][..], &[1, 3, 1, 1], &[1]] {
+        let passes: Vec<&str> = crate::onnx::passes().map(|pass| pass.0).collect();
+        let (plain, plain_ops) = run(operand_dims, &passes);
+        let (merged, ops) = run(operand_dims, &[]);
+        for (merged, plain) in merged.iter().zip(&plain) {
+            let error = (merged - plain).abs();
+            assert!(error < 1e-6, "{operand_dims:?}: {merged} for {plain}");
+        }
+        for gone in ["NnBatchNormalization", "NnMul", "NnAdd", "NnRelu"] {
+            let gone = gone.to_owned();
+            assert!(plain_ops.contains(&gone), "{plain_ops:?}");
+            assert!(!ops.contains(&gone), "{operand_dims:?}: {ops:?}");
+        }
+        let affine = "NnAffineChannelsLast".to_owned();
+        assert!(ops.contains(&affine), "{ops:?}");
+    }
+
+    // A column is another axis.
+    let (_, ops) = run(&[1, 1, 4, 1], &[]);
+    assert!(ops.contains(&"NnMul".to_owned()), "{ops:?}");
+}

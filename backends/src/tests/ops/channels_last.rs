@@ -202,6 +202,33 @@ fn pools_are_those_of_channels_first() {
 }
 
 #[test]
+fn scaled_channels_are_scaled_and_shifted() {
+    let [height, width, channels] = [3, 5, 21];
+    let x = numbers(height * width * channels, 7);
+    let scale = numbers(channels, 8);
+    let shift = numbers(channels, 9);
+    let row = TokenType::new(DType::F32, [channels as u32]);
+    let params: Params = [
+        ("scale", Value::Tensor(zbmd_ir::BlobId(0), row.clone())),
+        ("shift", Value::Tensor(zbmd_ir::BlobId(1), row)),
+        ("act", Value::Str("relu".into())),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect();
+
+    let blobs = [&scale, &shift].map(|row| Bytes::from(bytes(row)));
+    let dims = [1, height as u32, width as u32, channels as u32];
+    let (got, shape) = run("NnAffineChannelsLast", &params, &blobs, &[("x", &dims, &x)]);
+    assert_eq!(shape, dims);
+    for (i, (got, x)) in got.iter().zip(&x).enumerate() {
+        let channel = i % channels;
+        let want = (x * scale[channel] + shift[channel]).max(0.0);
+        assert_eq!(*got, want, "element {i}");
+    }
+}
+
+#[test]
 fn responses_are_those_of_channels_first() {
     for (channels, size, beta) in [(40, 5, 0.75), (3, 4, 0.5), (6, 9, 0.75), (17, 1, 0.75)] {
         let [height, width] = [5, 4];
