@@ -11,7 +11,7 @@
 //! - `fft`: one transform after the other, out of place; FFTW plans with `FFTW_MEASURE`.
 //! - `resample`: 44.1 to 48 kHz, one channel, in calls of 4,704 samples; soxr's quality is `SOXR_HQ`. The quality of every
 //!   converter is measured with tones, see [`quality`].
-//! - `fm`: `graphs/fm` beside the same receiver of GNU Radio's blocks, whose threads' CPU times are added up.
+//! - `fm`: `graphs/fm` beside the same receiver of GNU Radio's blocks, whose threads' CPU times are added up, as it is installed.
 
 mod fftw;
 mod gnuradio;

@@ -92,7 +92,9 @@ impl Volk {
 
         // A line for each kernel: its implementation for aligned buffers, and the one for others.
         let kernels = quickest_of_all(library, &mut probe)?;
-        let lines = kernels.map(|(kernel, name)| format!("{kernel} {name} {name}\n"));
+        let lines = kernels
+            .each_ref()
+            .map(|(kernel, name)| format!("{kernel} {name} {name}\n"));
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let file = folder.path().join("volk_config");
         std::fs::write(file, lines.concat()).map_err(|error| error.to_string())?;
