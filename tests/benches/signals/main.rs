@@ -37,6 +37,9 @@ const CALL_SAMPLES: usize = 4096;
 /// One side of a comparison: does its work so many times and says how many seconds of CPU time that took.
 type Side = Box<dyn FnMut(u64) -> f64>;
 
+/// Makes the line of a kernel that VOLK has too.
+type KernelCase = fn(&Result<volk::Volk, String>) -> Case;
+
 /// A line of the table.
 struct Case {
     name: String,
@@ -60,8 +63,7 @@ fn main() {
         "ns a sample", "ours", "rival", "", "ratio", "min", "max"
     );
     let volk = LazyCell::new(volk::Volk::load);
-    let kernels: [(&str, fn(&Result<volk::Volk, String>) -> Case); 3] =
-        [("mix", mix), ("magnitude", magnitude), ("fir", fir)];
+    let kernels: [(&str, KernelCase); 3] = [("mix", mix), ("magnitude", magnitude), ("fir", fir)];
     for (name, case) in kernels {
         if is_wanted(name) {
             print_row(case(&volk));
@@ -157,7 +159,7 @@ fn fft(len: usize) -> Case {
 
 fn resample(model: &str) -> Case {
     Case {
-        name: format!("{}", model.trim_end_matches(".ron")),
+        name: model.trim_end_matches(".ron").to_owned(),
         samples: 147 * ours::RESAMPLE_ITERATIONS as usize,
         ours: Ours::of_graph(model, ours::RESAMPLE_ITERATIONS).side(),
         rival_name: "soxr HQ",
