@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
+use zbmd_ir::text::count;
 use zbmd_ir::{
     Actor, ActorId, BlobId, CARRIED, Channel, ChannelId, Endpoint, Graph, InPort, OutPort, Params,
     Reader, Role, TiVec, TokenType, carried_param,
@@ -109,6 +110,7 @@ impl Carrier<'_> {
         let name = &actor.name;
         let input = &actor.inputs[reader.to.port as usize];
         let delay = reader.delay;
+        let produced = count(written, "token");
         let obstacle = |message, help| {
             Some(Obstacle {
                 reader: place,
@@ -117,10 +119,10 @@ impl Carrier<'_> {
             })
         };
         if input.window > input.rate {
-            let extra = input.window - input.rate;
+            let extra = count(input.window - input.rate, "token");
             return obstacle(
                 format!(
-                    "`{name}` looks at {extra} tokens of earlier iterations together with new ones of `{writer}`"
+                    "`{name}` looks at {extra} of earlier iterations together with new ones of `{writer}`"
                 ),
                 "keep the end of an iteration's tokens on a channel with one initial token, and concatenate it with the new ones",
             );
@@ -128,7 +130,7 @@ impl Carrier<'_> {
         if delay < written {
             return obstacle(
                 format!(
-                    "an iteration writes {written} tokens of `{writer}`, and `{name}` reads them {delay} later: it reads \
+                    "an iteration writes {produced} of `{writer}`, and `{name}` reads them {delay} later: it reads \
                      tokens of its own iteration"
                 ),
                 "make the iteration as short as the delay, or its tokens larger: one firing of the loop in an iteration",
@@ -137,7 +139,7 @@ impl Carrier<'_> {
         if delay > written {
             return obstacle(
                 format!(
-                    "an iteration writes {written} tokens of `{writer}`, and `{name}` reads them {delay} later: it reads \
+                    "an iteration writes {produced} of `{writer}`, and `{name}` reads them {delay} later: it reads \
                      tokens of an iteration before the last"
                 ),
                 "delay them by one iteration, several times in a row",

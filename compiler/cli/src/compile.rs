@@ -11,7 +11,7 @@ use zbmd_compiler::{
     ModeBounds, SearchOptions, check_deadlines, compile_file, compile_str, machine,
 };
 use zbmd_ir::verify::Verified;
-use zbmd_ir::{Program, text};
+use zbmd_ir::{ActorId, CarriedState, Program, carried_states, text};
 use zbmd_scheduler::Level;
 use zbmd_scheduler::search::Progress;
 
@@ -170,6 +170,10 @@ fn say_choices(compiled: &Compiled) {
     if let Some(modes) = &compiled.modes {
         say(&format!("{}\n", ModeBounds::of(&modes.verified)));
     }
+    let carried = carried_states(&compiled.program.graph);
+    if !carried.is_empty() {
+        say(&carried_line(&compiled.program, &carried));
+    }
     if let Some(replication) = &compiled.replication {
         say(&format!("{replication}\n"));
     }
@@ -189,6 +193,21 @@ fn say_choices(compiled: &Compiled) {
     if let Some(cpu_only) = &compiled.cpu_only {
         say(&format!("{cpu_only}\n"));
     }
+}
+
+/// The states that whoever runs the program carries from iteration to iteration.
+fn carried_line(program: &Program, states: &[CarriedState]) -> String {
+    let name = |id: ActorId| &program.graph.actors[id].name;
+    let pairs = states.iter().map(|state| {
+        let (source, sink) = (name(state.source), name(state.sink));
+        format!("`{source}` takes what `{sink}` gives")
+    });
+    let pairs: Vec<String> = pairs.collect();
+    let states = text::count(states.len() as u64, "state");
+    format!(
+        "sequences: {states} to be carried from iteration to iteration: {}\n",
+        pairs.join(", ")
+    )
 }
 
 /// What its plans cannot do: losses without one, deadlines that are missed.

@@ -527,6 +527,21 @@ fn losses_are_listed() {
 }
 
 #[test]
+fn carried_states_are_told() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = include_str!("../../../graphs/simple_sequence/model.ron");
+    std::fs::write(dir.path().join("model.ron"), model).expect("a file");
+    let compile = |more: &[&str]| {
+        let args = [&["compile", "model.ron", "--devices", "1"], more].concat();
+        text(&zbmdc(dir.path(), &args).stderr)
+    };
+    let expected = "sequences: 1 state to be carried from iteration to iteration: `first.state` takes what `first.next` gives\n";
+    let said = compile(&["--sequences"]);
+    assert!(said.ends_with(expected), "{said}");
+    assert!(!compile(&[]).contains("sequences"), "{said}");
+}
+
+#[test]
 fn replicas_are_told_and_can_be_switched_off() {
     const HEAVY: &str = r#"Model(
     sources: { "in": Stream(dtype: f32, shape: [64], rate: 12) },

@@ -4,10 +4,17 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use crate::engine::readiness::Phase;
 use crate::engine::{LoadedModel, RunChoices, RunningModel};
 use crate::repository::{self, LoadChoices, RepositoryError};
 use crate::say;
+
+/// A model that is loaded runs within this time, or is given up.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// How often it is looked whether it runs.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Why a model is not loaded or unloaded.
 #[derive(Debug, thiserror::Error)]
@@ -86,12 +93,27 @@ impl ModelControl {
             name: named(),
             source,
         })?;
-        warm(&running, self.load.is_quiet);
-        if !running.is_ready() {
+        if !wait_until_ready(&running) {
             running.retire();
             return Err(ControlError::NotReady { name: named() });
         }
+        warm(&running, self.load.is_quiet);
         Ok(running)
+    }
+}
+
+/// Waits until a plan of a model runs; whether one does.
+fn wait_until_ready(running: &RunningModel) -> bool {
+    let end = Instant::now() + START_LIMIT;
+    loop {
+        match running.readiness().phase() {
+            Phase::Running => return true,
+            Phase::Failed { .. } => return false,
+            Phase::Starting | Phase::Waiting | Phase::Restarting if Instant::now() > end => {
+                return false;
+            }
+            Phase::Starting | Phase::Waiting | Phase::Restarting => std::thread::sleep(LOOK_EVERY),
+        }
     }
 }
 

@@ -134,7 +134,7 @@ fn models_that_cannot_be_compiled_are_refused() {
         .refusal(&[]);
     assert_eq!(code, 3, "{said}");
     assert!(
-        said.contains("error[E0405]: `mean` looks at 1 tokens"),
+        said.contains("error[E0405]: `mean` looks at 1 token of earlier iterations"),
         "{said}"
     );
 

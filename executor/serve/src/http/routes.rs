@@ -6,6 +6,7 @@ use hyper::body::Incoming;
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 
+use super::body::discard;
 use super::documents;
 use super::infer::answer_infer;
 use super::metrics::metrics_text;
@@ -122,6 +123,7 @@ impl ModelRoute {
 /// Answers a request.
 pub(super) async fn answer(server: &Arc<Server>, request: Request<Incoming>) -> Reply {
     if !server.lets_in(request.headers()) {
+        discard(request.into_body(), server.limits().body_timeout).await;
         return unauthorized();
     }
     let path = request.uri().path().to_owned();
