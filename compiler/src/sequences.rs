@@ -124,7 +124,8 @@ impl Carrier<'_> {
                 format!(
                     "`{name}` looks at {extra} of earlier iterations together with new ones of `{writer}`"
                 ),
-                "keep the end of an iteration's tokens on a channel with one initial token, and concatenate it with the new ones",
+                "compute an iteration in one firing of an op without a window, with the end of the last iteration on a channel with one initial \
+                 token, as graphs/vad/steps.ron does for frames; or leave this part to the client",
             );
         }
         if delay < written {

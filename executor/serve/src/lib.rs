@@ -268,9 +268,21 @@ fn run_choices(args: &Args) -> RunChoices {
     }
 }
 
+/// Address space of a thread, its stack above all, and what is to be left beside all of them.
+const THREAD_BYTES: usize = (2 << 20) + (64 << 10);
+const SPARE_BYTES: usize = 16 << 20;
+
 /// Makes sure that so many threads are to be had at once: the runtime panics where it does not get its own, and waits for ever
 /// for those that it got.
 fn check_threads(count: u32) -> io::Result<()> {
+    // A thread that has its stack and nothing more ends the process, so it is not tried whether that comes about.
+    let needed_bytes = count as usize * THREAD_BYTES + SPARE_BYTES;
+    let mut room = Vec::<u8>::new();
+    let reserved = room.try_reserve_exact(needed_bytes);
+    reserved.map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?;
+    // An allocation that nobody uses may be left away.
+    drop(std::hint::black_box(room));
+
     let gate = Mutex::new(());
     std::thread::scope(|scope| {
         let closed = gate.lock();
