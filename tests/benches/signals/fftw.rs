@@ -17,8 +17,8 @@ type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
 type PlanDft1d = unsafe extern "C" fn(c_int, *mut c_void, *mut c_void, c_int, u32) -> *mut c_void;
 type Execute = unsafe extern "C" fn(*mut c_void);
 
-/// So many transforms one after the other between two buffers. What is transformed is not numbers that grow: every turn begins
-/// with the same small ones.
+/// So many transforms one after the other between two buffers. Each multiplies what it is given, so that a turn begins with the
+/// same small numbers.
 pub(crate) fn chain(len: usize, transforms: usize) -> Result<Side, String> {
     let missing = |error: libloading::Error| error.to_string();
     // SAFETY: loading FFTW runs no code that depends on this program; symbols have the header's types; the buffers and plans
