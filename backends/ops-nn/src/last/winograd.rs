@@ -399,6 +399,10 @@ struct TileTransform<'a> {
 
 impl Wide for TileTransform<'_> {
     #[inline(always)]
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "the indices name registers, and are unrolled"
+    )]
     unsafe fn run<V: Vector, const FMA: bool>(self) {
         let body = self.job.body;
         let channels = body.image.channels;
@@ -488,6 +492,10 @@ impl ProductTransform<'_> {
     /// # Safety
     /// The tiles have products at all places, and tiles of `SIDE` results a side.
     #[inline(always)]
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "the indices name registers, and are unrolled"
+    )]
     unsafe fn run_tiles<V: Vector, const SIDE: usize>(&self) {
         let body = self.job.body;
         let lanes = body.product_lanes();
@@ -530,6 +538,10 @@ impl ProductTransform<'_> {
     /// # Safety
     /// The tile and the panel of filters exist, and the processor has the vector's instructions.
     #[inline(always)]
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "the indices name registers, and are unrolled"
+    )]
     unsafe fn store<V: Vector, const SIDE: usize>(
         &self,
         tile: usize,
