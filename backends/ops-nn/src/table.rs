@@ -69,7 +69,7 @@ pub(super) fn meaning(name: &str) -> &'static str {
             "bound of the result's bytes, as an activation leaves it (default that of its type)"
         }
         "winograd" => {
-            "whether tiles of 6 x 6 pixels are transformed for fewer multiplications (default 0): windows of 3 x 3 or 5 x 5, stride 1; errors are some ten times those of direct sums"
+            "whether tiles of 6 x 6 pixels are transformed for fewer multiplications (default 0): windows of 3 x 3 or 5 x 5, stride 1; errors are about twice those of direct sums"
         }
         "channels_last" => "whether channels are the last dimension (default 0)",
         "equation" => "the sum in Einstein's notation",

@@ -5,9 +5,9 @@
 //! channels (Lavin & Gray 2016, Fast Algorithms for Convolutional Neural Networks, arXiv 1509.09308). A tile gives
 //! 4 × 4 results for windows of 3 × 3, with a quarter of the multiplications, and 2 × 2 for 5 × 5, with 36 for 100.
 //!
-//! The points are 0, ±√½, ±√2 and infinity. Reciprocal ones keep the numbers near each other: errors are a third of
-//! those with 0, ±1, ±2 (Alam et al. 2022, Winograd Convolution for Deep Neural Networks: Efficient Point Selection,
-//! ACM TECS 21(6)), and some ten times those of direct sums.
+//! The points are 0, ±√½, ±√2 and infinity. Reciprocal ones keep the numbers near each other (Alam et al. 2022, Winograd
+//! Convolution for Deep Neural Networks: Efficient Point Selection, ACM TECS 21(6)): errors are half of those with 0, ±1, ±2,
+//! and about twice those of direct sums.
 #![expect(unsafe_code, reason = "vector instructions over checked slices")]
 
 use std::ops::Range;
