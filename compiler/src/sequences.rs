@@ -118,6 +118,7 @@ impl Carrier<'_> {
                 help,
             })
         };
+
         if input.window > input.rate {
             let extra = count(input.window - input.rate, "token");
             return obstacle(
@@ -128,6 +129,7 @@ impl Carrier<'_> {
                  token, as graphs/vad/steps.ron does for frames; or leave this part to the client",
             );
         }
+
         if delay < written {
             return obstacle(
                 format!(

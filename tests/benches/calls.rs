@@ -17,21 +17,9 @@ use zbmd_compiler::calibrate::CalibrateOptions;
 use zbmd_compiler::{MachineChoice, calibrate_file, compile_file};
 use zbmd_executor::{Caller, Engine, RunOptions};
 use zbmd_tests::data;
-use zbmd_tests::onnx::{call_options, model_inputs};
+use zbmd_tests::onnx::{NETWORKS, call_options, model_inputs};
 use zbmd_tests::rival_process::RivalProcess;
 
-const MODELS: [&str; 10] = [
-    "mnist",
-    "silero_vad",
-    "llama_block_decode",
-    "bert_tiny",
-    "light_shufflenet",
-    "light_squeezenet",
-    "mobilenet_v2",
-    "light_inception_v1",
-    "light_zfnet512",
-    "light_resnet50",
-];
 const ENGINES: [&str; 4] = ["ort", "openvino", "mnn", "ncnn"];
 const TURNS: usize = 11;
 /// Seconds of one turn.
@@ -48,7 +36,7 @@ fn main() {
     print!("{:<20} {:>9} {:>9}", "model", "call", "session");
     ENGINES.iter().for_each(|engine| print!(" {engine:>9}"));
     println!(" {:>7}", "ratio");
-    let shared = MODELS.map(|name| (folder.clone(), name.to_owned()));
+    let shared = NETWORKS.map(|name| (folder.clone(), name.to_owned()));
     for (folder, name) in shared.into_iter().chain(more_models()) {
         if words.iter().all(|word| name.contains(word.as_str())) {
             print_row(&folder, &name);
@@ -67,7 +55,7 @@ fn more_models() -> Vec<(PathBuf, String)> {
     let files = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let stems = files.filter_map(|file| Some(file.strip_suffix(".onnx")?.to_owned()));
     let mut names: Vec<String> = stems
-        .filter(|name| !MODELS.contains(&name.as_str()))
+        .filter(|name| !NETWORKS.contains(&name.as_str()))
         .collect();
     names.sort();
     names

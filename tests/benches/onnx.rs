@@ -22,21 +22,9 @@ use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{Graph, Program};
 use zbmd_tests::data;
-use zbmd_tests::onnx::{call_options, model_inputs, relative_error, to_f64};
+use zbmd_tests::onnx::{NETWORKS, call_options, model_inputs, relative_error, to_f64};
 use zbmd_tests::rival_process::RivalProcess;
 
-const MODELS: [&str; 10] = [
-    "mnist",
-    "silero_vad",
-    "llama_block_decode",
-    "bert_tiny",
-    "light_shufflenet",
-    "light_squeezenet",
-    "mobilenet_v2",
-    "light_inception_v1",
-    "light_zfnet512",
-    "light_resnet50",
-];
 /// Seconds of one turn, and turns for each model and number of threads.
 const BUDGET: f64 = 0.4;
 const TURNS: usize = 7;
@@ -200,7 +188,7 @@ fn main() {
         "ort KiB"
     );
     let nothing = memory(None);
-    for name in MODELS.into_iter().filter(wanted) {
+    for name in NETWORKS.into_iter().filter(wanted) {
         for &threads in &threads {
             row(&dir, name, threads, nothing);
         }

@@ -22,22 +22,9 @@ use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{DType, Plan, PlanId, Program};
 use zbmd_scheduler::search::Level;
-use zbmd_tests::onnx::{call_options, model_inputs};
+use zbmd_tests::onnx::{NETWORKS, call_options, model_inputs};
 use zbmd_tests::run::{Streams, graph_file};
 use zbmd_tests::{actors, data};
-
-const MODELS: [&str; 10] = [
-    "mnist",
-    "silero_vad",
-    "llama_block_decode",
-    "bert_tiny",
-    "light_shufflenet",
-    "light_squeezenet",
-    "mobilenet_v2",
-    "light_inception_v1",
-    "light_zfnet512",
-    "light_resnet50",
-];
 
 const GRAPHS: [&str; 8] = [
     "adsb",
@@ -137,7 +124,7 @@ fn main() {
         "predicted"
     );
 
-    for name in MODELS.into_iter().filter(is_wanted) {
+    for name in NETWORKS.into_iter().filter(is_wanted) {
         print_model(name, |devices| model_row(&folder, name, devices));
     }
     for name in GRAPHS.into_iter().filter(is_wanted) {
@@ -160,7 +147,7 @@ fn print_predictions(folder: &Path, is_wanted: impl Fn(&&str) -> bool) {
         "{:<20} {:>11} {:>11} {:>9} {:>11} {:>11} {:>10}",
         "model", "planned us", "measured", "predicted", "calibrated", "measured", "predicted"
     );
-    for name in MODELS.into_iter().filter(&is_wanted) {
+    for name in NETWORKS.into_iter().filter(&is_wanted) {
         let path = folder.join(format!("{name}.onnx"));
         let inputs = |program: &Program| model_inputs(folder, name, &program.graph);
         let options = call_options(name, MachineChoice::Uniform(1));

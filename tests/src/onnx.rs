@@ -14,6 +14,20 @@ use zbmd_ir::{Actor, BlobId, DType, Graph, TiVec, TokenType};
 
 use crate::run::Streams;
 
+/// Networks of the shared data folder that benchmarks run, by name.
+pub const NETWORKS: [&str; 10] = [
+    "mnist",
+    "silero_vad",
+    "llama_block_decode",
+    "bert_tiny",
+    "light_shufflenet",
+    "light_squeezenet",
+    "mobilenet_v2",
+    "light_inception_v1",
+    "light_zfnet512",
+    "light_resnet50",
+];
+
 /// How a shared model is compiled for a machine in blocks of one call; those with open dimensions have them bound.
 pub fn call_options(name: &str, machine: MachineChoice) -> CompileOptions {
     let mut options = CompileOptions {

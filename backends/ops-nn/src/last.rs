@@ -18,7 +18,7 @@ use zbmd_ir::{DType, TokenType};
 
 use super::attributes;
 use super::conv::check_tables;
-use super::cx::{Body, Cx, Operand, Plan, Planned, constant_f32, token, volume};
+use super::cx::{Body, Cx, Operand, Plan, Planned, Tensors, constant_f32, token, volume};
 use super::gemm::{Act, Tile, Weights};
 use super::window::Window;
 pub(super) use affine::affine;
@@ -218,6 +218,34 @@ impl Clamp {
             }),
             Act::Clip(low, high) => Some(Self { low, high }),
             _ => None,
+        }
+    }
+}
+
+/// What is added to sums: a tensor of the result's size, if there is one.
+#[derive(Clone, Copy)]
+enum Addend<'a> {
+    None,
+    Operand(&'a [f32]),
+    /// The result is written over it: each element is read before it is written, and only for itself.
+    Result,
+}
+
+impl<'a> Addend<'a> {
+    /// Operand 3 of a convolution.
+    fn of(tensors: &Tensors<'a>) -> Self {
+        match tensors.over() {
+            Some(_) => Self::Result,
+            None => tensors.opt::<f32>(3).map_or(Self::None, Self::Operand),
+        }
+    }
+
+    /// The first of `length` elements that are added to the result number `n` of a batch, which begins at `result`; or null.
+    fn start(self, n: usize, result: *mut f32, length: usize) -> *const f32 {
+        match self {
+            Self::None => std::ptr::null(),
+            Self::Operand(added) => added[n * length..][..length].as_ptr(),
+            Self::Result => result.cast_const(),
         }
     }
 }

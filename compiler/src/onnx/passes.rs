@@ -11,6 +11,7 @@ use zbmd_ir::{DType, Params, TokenType, Value};
 use crate::pass_report::PassReport;
 
 use super::graph::{Graph, Node, Origin, ValueId};
+use super::scales::ChannelStatistics;
 
 /// A pass.
 pub(crate) struct Pass {
@@ -438,8 +439,7 @@ fn fold_batch_norm(graph: &mut Graph) -> usize {
             continue;
         };
 
-        // More outputs are the running statistics of training, which have no place in a convolution.
-        if !ends_with_bias(graph, conv) || graph.nodes[norm].outputs.len() != 1 {
+        if !ends_with_bias(graph, conv) {
             continue;
         }
         let Some(folded) = normalised_conv(graph, norm, conv) else {
@@ -474,22 +474,13 @@ struct ConvConstants {
 /// Weights and bias of a convolution with the normalisation behind it put in:
 /// `scale (conv + bias - mean) / √(variance + ε) + shift` is a convolution again.
 fn normalised_conv(graph: &Graph, norm: usize, conv: usize) -> Option<ConvConstants> {
-    let scale = f32_input(graph, norm, 1)?;
-    let shift = f32_input(graph, norm, 2)?;
-    let mean = f32_input(graph, norm, 3)?;
-    let variance = f32_input(graph, norm, 4)?;
-    let epsilon = graph.nodes[norm]
-        .params
-        .get("epsilon")
-        .and_then(Value::as_float)
-        .unwrap_or(1e-5);
-
+    let statistics = ChannelStatistics::of(graph, &graph.nodes[norm])?;
+    let filters = statistics.scale.len();
     let mut weights = f32_input(graph, conv, WEIGHTS)?;
     let old_bias = match input(graph, conv, BIAS) {
         Some(bias) => f32_elements(graph, bias)?,
-        None => vec![0.0; scale.len()],
+        None => vec![0.0; filters],
     };
-    let filters = scale.len();
     if filters == 0 || old_bias.len() != filters || weights.len() % filters != 0 {
         return None;
     }
@@ -498,12 +489,12 @@ fn normalised_conv(graph: &Graph, norm: usize, conv: usize) -> Option<ConvConsta
     let filter_length = weights.len() / filters;
     let mut bias = Vec::new();
     for (f, filter) in weights.chunks_exact_mut(filter_length.max(1)).enumerate() {
-        let factor = f64::from(scale[f]) / (f64::from(variance[f]) + epsilon).sqrt();
+        let factor = statistics.factor(f);
         for weight in filter {
             *weight = (f64::from(*weight) * factor) as f32;
         }
-        let centred = f64::from(old_bias[f]) - f64::from(mean[f]);
-        bias.push((centred * factor + f64::from(shift[f])) as f32);
+        let centred = f64::from(old_bias[f]) - f64::from(statistics.mean[f]);
+        bias.push((centred * factor + f64::from(statistics.shift[f])) as f32);
     }
 
     Some(ConvConstants { weights, bias })

@@ -30,7 +30,12 @@ pub(super) fn merge_scales(graph: &mut Graph) -> usize {
 
 fn merge(graph: &mut Graph, node: usize, uses: &BTreeMap<ValueId, usize>) -> Option<()> {
     let (norm, operand) = producer_and_operand(graph, node, &["BatchNormalization"], uses)?;
-    let [mut scale, mut shift, ..] = channel_statistics(graph, &graph.nodes[norm])?;
+    let statistics = ChannelStatistics::of(graph, &graph.nodes[norm])?;
+    let ChannelStatistics {
+        mut scale,
+        mut shift,
+        ..
+    } = statistics;
     let channels = scale.len() as u32;
     let constants = channel_constants(graph, norm, operand, channels)?;
     let is_same_type = graph.values[output(graph, node)].ty == graph.values[output(graph, norm)].ty;
@@ -59,27 +64,48 @@ fn merge(graph: &mut Graph, node: usize, uses: &BTreeMap<ValueId, usize>) -> Opt
     Some(())
 }
 
-/// Scale, shift, mean and variance of each channel, if they are constants.
-fn channel_statistics(graph: &Graph, norm: &Node) -> Option<[Vec<f32>; 4]> {
-    // More outputs are the running statistics of training, which normalises by those of the batch.
-    let &[(_, result)] = &norm.outputs[..] else {
-        return None;
-    };
-    let is_training = norm.params.get("training_mode").and_then(Value::as_int);
-    if is_training.is_some_and(|flag| flag != 0) {
-        return None;
+/// What a batch normalisation by constants has for each channel.
+pub(super) struct ChannelStatistics {
+    pub(super) scale: Vec<f32>,
+    pub(super) shift: Vec<f32>,
+    pub(super) mean: Vec<f32>,
+    variance: Vec<f32>,
+    /// Added to variances.
+    epsilon: f64,
+}
+
+impl ChannelStatistics {
+    /// Those of a node, if they are constants.
+    pub(super) fn of(graph: &Graph, norm: &Node) -> Option<Self> {
+        // More outputs are the running statistics of training, which normalises by those of the batch.
+        let &[(_, result)] = &norm.outputs[..] else {
+            return None;
+        };
+        let is_training = norm.params.get("training_mode").and_then(Value::as_int);
+        if is_training.is_some_and(|flag| flag != 0) {
+            return None;
+        }
+
+        let channels = *graph.values[result].ty.shape.get(1)? as usize;
+        let constant = |position: usize| {
+            let elements = f32_elements(graph, norm.inputs.get(position).copied().flatten()?)?;
+            (elements.len() == channels).then_some(elements)
+        };
+        let epsilon = norm.params.get("epsilon").and_then(Value::as_float);
+        Some(Self {
+            scale: constant(SCALE)?,
+            shift: constant(SHIFT)?,
+            mean: constant(MEAN)?,
+            variance: constant(VARIANCE)?,
+            epsilon: epsilon.unwrap_or(1e-5),
+        })
     }
-    let channels = *graph.values[result].ty.shape.get(1)? as usize;
-    let constant = |position: usize| {
-        let elements = f32_elements(graph, norm.inputs.get(position).copied().flatten()?)?;
-        (elements.len() == channels).then_some(elements)
-    };
-    Some([
-        constant(SCALE)?,
-        constant(SHIFT)?,
-        constant(MEAN)?,
-        constant(VARIANCE)?,
-    ])
+
+    /// What a channel is multiplied by once its mean is gone. In f64, so that what is made of it is rounded only once.
+    pub(super) fn factor(&self, channel: usize) -> f64 {
+        let variance = f64::from(self.variance[channel]);
+        f64::from(self.scale[channel]) / (variance + self.epsilon).sqrt()
+    }
 }
 
 /// One constant for each channel, or one for all.
@@ -104,17 +130,12 @@ fn channel_constants(
 
 /// The scale and shift of each channel that a batch normalisation by constants is.
 pub(super) fn affine_of(graph: &Graph, norm: &Node) -> Option<(Vec<f32>, Vec<f32>)> {
-    let [scale, shift, mean, variance] = channel_statistics(graph, norm)?;
-    let epsilon = norm.params.get("epsilon");
-    let epsilon = epsilon.and_then(Value::as_float).unwrap_or(1e-5);
-
-    // In f64, so that each result is rounded only once.
-    let mut scales = Vec::new();
-    let mut shifts = Vec::new();
-    for (c, scale) in scale.iter().enumerate() {
-        let factor = f64::from(*scale) / (f64::from(variance[c]) + epsilon).sqrt();
-        scales.push(factor as f32);
-        shifts.push((f64::from(shift[c]) - f64::from(mean[c]) * factor) as f32);
-    }
-    Some((scales, shifts))
+    let statistics = ChannelStatistics::of(graph, norm)?;
+    let channels = 0..statistics.scale.len();
+    let scales = channels.clone().map(|c| statistics.factor(c) as f32);
+    let shifts = channels.map(|c| {
+        let shift = f64::from(statistics.shift[c]);
+        (shift - f64::from(statistics.mean[c]) * statistics.factor(c)) as f32
+    });
+    Some((scales.collect(), shifts.collect()))
 }

@@ -8,7 +8,7 @@ use super::super::cx::{Body, Tensors};
 use super::super::gemm::{Act, PANEL, Tile, Weights};
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
-use super::{Clamp, Finish, Image};
+use super::{Addend, Clamp, Finish, Image};
 use zbmd_op::{simd, team};
 
 /// Bytes of packed weights that stay in the second cache while blocks of pixels go by.
@@ -204,12 +204,7 @@ fn panel_biases(layout: &FilterLayout, biases: &[f32]) -> Vec<f32> {
 
 impl Body for Rows {
     fn run(&self, tensors: &mut Tensors<'_>) {
-        // The result may be written over what is added, which then comes from the output and not as an operand.
-        let is_over_added = tensors.over().is_some();
-        let added = match is_over_added {
-            true => None,
-            false => tensors.opt::<f32>(3),
-        };
+        let addend = Addend::of(tensors);
         let input = tensors.get::<f32>(0);
         let output = tensors.out::<f32>(0);
         let border = tensors.scratch::<f32>();
@@ -233,12 +228,7 @@ impl Body for Rows {
             };
 
             let result_start = result.as_mut_ptr();
-            let added_start = match added {
-                Some(added) => added[n * output_length..][..output_length].as_ptr(),
-                // Each tile reads what it adds before it writes there, and no other tile does either.
-                None if is_over_added => result_start.cast_const(),
-                None => std::ptr::null(),
-            };
+            let added_start = addend.start(n, result_start, output_length);
             let job = Job {
                 rows: self,
                 input: padded_image,

@@ -17,7 +17,7 @@ use super::super::gemm::{Act, Batch, Extra, Left, PANEL, ProductSize, Tile, Weig
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
 use super::rows::FilterLayout;
-use super::{Clamp, Finish, Image};
+use super::{Addend, Clamp, Finish, Image};
 use zbmd_op::{simd, team};
 
 /// Points, and so pixels along a side of a tile.
@@ -246,12 +246,7 @@ impl Parts {
 
 impl Body for Winograd {
     fn run(&self, tensors: &mut Tensors<'_>) {
-        // The result may be written over what is added, which then comes from the output and not as an operand.
-        let is_over_added = tensors.over().is_some();
-        let added = match is_over_added {
-            true => None,
-            false => tensors.opt::<f32>(3),
-        };
+        let addend = Addend::of(tensors);
         let input = tensors.get::<f32>(0);
         let output = tensors.out::<f32>(0);
         let value_count = PLACES * self.place_stride(self.value_lanes());
@@ -269,12 +264,7 @@ impl Body for Winograd {
         let results = output.chunks_exact_mut(output_length);
         for (n, result) in results.enumerate().take(self.image.batch) {
             let result_start = result.as_mut_ptr();
-            let added_start = match added {
-                Some(added) => added[n * output_length..][..output_length].as_ptr(),
-                // Each pixel is read before it is written, and no other tile does either.
-                None if is_over_added => result_start.cast_const(),
-                None => std::ptr::null(),
-            };
+            let added_start = addend.start(n, result_start, output_length);
             let job = Job {
                 body: self,
                 image: &input[n * input_length..][..input_length],

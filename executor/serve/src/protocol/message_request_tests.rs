@@ -152,6 +152,7 @@ fn sequences_have_numbers_or_names() {
         }))
     };
     let yes = || ParameterChoice::Bool(true);
+
     let number = SequenceId::Number(5);
     assert_eq!(
         step(ParameterChoice::Int64(5), yes()),
@@ -163,12 +164,14 @@ fn sequences_have_numbers_or_names() {
         step(ParameterChoice::String("5".to_owned()), yes()),
         started(text)
     );
+
     for none in [
         ParameterChoice::Int64(0),
         ParameterChoice::String(String::new()),
     ] {
         assert_eq!(step(none, yes()), Ok(None));
     }
+
     assert_eq!(
         step(ParameterChoice::Int64(-5), yes()).expect_err("negative"),
         "the parameter `sequence_id` is -5; it must be a string or a whole number"

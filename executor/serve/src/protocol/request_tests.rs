@@ -275,6 +275,7 @@ fn sequences_have_numbers_or_names() {
             is_end,
         }))
     };
+
     let largest = SequenceId::Number(u64::MAX);
     assert_eq!(
         step(
@@ -287,6 +288,7 @@ fn sequences_have_numbers_or_names() {
         step(r#""sequence_id": "5", "sequence_end": true"#),
         expected(text, false, true)
     );
+
     for none in [
         r#""sequence_id": 0"#,
         r#""sequence_id": """#,
@@ -294,6 +296,7 @@ fn sequences_have_numbers_or_names() {
     ] {
         assert_eq!(step(none), Ok(None), "{none}");
     }
+
     let long = "x".repeat(129);
     for (wrong, expected) in [
         (
