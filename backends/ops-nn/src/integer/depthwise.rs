@@ -299,13 +299,7 @@ impl Job<'_> {
                 let totals = L::add_ints(L::totals(sums[n]), biases);
                 let numbers = L::multiply(L::floats_of(totals), multipliers);
                 let result = self.output.add(result_start + n * channels + first_channel);
-                if width == LANES {
-                    L::store_bytes(numbers, limits, result);
-                } else {
-                    let mut edge = [0_u8; LANES];
-                    L::store_bytes(numbers, limits, edge.as_mut_ptr());
-                    std::ptr::copy_nonoverlapping(edge.as_ptr(), result, width);
-                }
+                L::store_first_bytes(numbers, limits, width, result);
             }
         }
     }

@@ -53,7 +53,8 @@ pub(super) unsafe fn run_lanes<C: Laned>(code: C) {
         use super::super::vector::widest;
         use std::arch::is_x86_feature_detected as has;
 
-        if widest() >= 512 && has!("avx512f") && has!("avx512bw") && has!("avx512vnni") {
+        let has_avx512 = has!("avx512f") && has!("avx512bw") && has!("avx512vl");
+        if widest() >= 512 && has_avx512 && has!("avx512vnni") {
             // SAFETY: the processor has what the function is compiled for.
             return unsafe { x86::vnni512(code) };
         }
@@ -133,6 +134,26 @@ pub(super) trait Lanes: Copy {
     unsafe fn limits(bounds: Bounds) -> Self::Limits;
     /// Writes [`Bounds::byte`] of each lane.
     unsafe fn store_bytes(floats: Self::Floats, limits: Self::Limits, to: *mut u8);
+
+    /// The same of the first `count` lanes, at most all: no more bytes are written.
+    #[inline(always)]
+    unsafe fn store_first_bytes(
+        floats: Self::Floats,
+        limits: Self::Limits,
+        count: usize,
+        to: *mut u8,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if count == LANES {
+                Self::store_bytes(floats, limits, to);
+            } else {
+                let mut all = [0_u8; LANES];
+                Self::store_bytes(floats, limits, all.as_mut_ptr());
+                std::ptr::copy_nonoverlapping(all.as_ptr(), to, count);
+            }
+        }
+    }
 }
 
 /// Lanes as the compiler makes them.
@@ -291,7 +312,7 @@ mod x86 {
     #[derive(Clone, Copy)]
     struct Avx2;
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
     pub(super) fn vnni512<C: Laned>(code: C) {
         // SAFETY: this function has the instructions; the caller promises the rest.
         unsafe { code.run::<Vnni512>() }
@@ -321,6 +342,22 @@ mod x86 {
         low: __m512,
         high: __m512,
         zero: __m512i,
+    }
+
+    impl Limits512 {
+        /// [`Bounds::byte`] of each lane.
+        ///
+        /// # Safety
+        /// The processor has AVX-512.
+        #[inline(always)]
+        unsafe fn bytes(self, floats: __m512) -> __m128i {
+            // SAFETY: the caller's promise. A bound is the second operand: the instructions give it where the first is a NaN.
+            unsafe {
+                let bounded = _mm512_min_ps(_mm512_max_ps(floats, self.low), self.high);
+                let rounded = _mm512_cvt_roundps_epi32::<NEAREST>(bounded);
+                _mm512_cvtepi32_epi8(_mm512_add_epi32(rounded, self.zero))
+            }
+        }
     }
 
     /// Rounds to nearest, ties to even, whatever the control register says.
@@ -465,13 +502,14 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn store_bytes(floats: __m512, limits: Limits512, to: *mut u8) {
-            // SAFETY: see above. A bound is the second operand: the instructions give it where the first is a NaN.
-            unsafe {
-                let bounded = _mm512_min_ps(_mm512_max_ps(floats, limits.low), limits.high);
-                let rounded = _mm512_cvt_roundps_epi32::<NEAREST>(bounded);
-                let shifted = _mm512_add_epi32(rounded, limits.zero);
-                _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(shifted));
-            }
+            // SAFETY: see above.
+            unsafe { _mm_storeu_si128(to.cast(), limits.bytes(floats)) }
+        }
+        #[inline(always)]
+        unsafe fn store_first_bytes(floats: __m512, limits: Limits512, count: usize, to: *mut u8) {
+            let first = (u32::from(u16::MAX) >> (LANES - count)) as u16;
+            // SAFETY: see above; bytes that are masked are not written.
+            unsafe { _mm_mask_storeu_epi8(to.cast(), first, limits.bytes(floats)) }
         }
     }
 

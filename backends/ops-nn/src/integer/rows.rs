@@ -14,7 +14,7 @@ use super::super::window::Window;
 use super::depthwise::{Depthwise, MAX_TAPS, channel_sizes, tap_count};
 use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, has_tiles, run_lanes};
 use super::packed::{FilterSizes, PackedWeights};
-use super::tiles::{self, PRODUCT, TILE_PIXELS, TileGroup, TilePair, TilePlan, TileRequest, Tiles};
+use super::tiles::{self, PRODUCT, TILE_PIXELS, TilePair, TilePlan, TileRequest, Tiles};
 use super::{
     BYTES, ByteRange, ConstantWeights, Quantisation, SIGN, constant_ints, multiplier, scale,
     scales, zero_point,
@@ -543,6 +543,12 @@ unsafe impl Sync for Job<'_> {}
 #[repr(align(64))]
 struct ProductTiles([[i32; PRODUCT]; 4]);
 
+/// Sums of a tile of pixels with panels, as many as registers hold at most.
+#[repr(align(64))]
+struct TileSums([[i32; LANES]; MAX_SUMS]);
+
+const MAX_SUMS: usize = 24;
+
 /// What a tile works on.
 struct TileStart {
     /// First byte of the image's group.
@@ -661,57 +667,12 @@ impl Job<'_> {
                         tiles.multiply(plan, &pair, &mut products.0);
                         for (g, group) in both.iter().enumerate() {
                             for v in 0..panels {
-                                let product = &products.0[2 * g + v];
-                                self.store_tile::<L>(&start, group, plan.height, v, product);
+                                let product = products.0[2 * g + v].as_chunks().0;
+                                let pixels = (0..plan.height).map(|slot| group.pixel(slot));
+                                store_panel::<L>(self, &start, v, pixels, product);
                             }
                         }
                     }
-                }
-            }
-        }
-    }
-
-    /// Finishes and stores the sums of a tile of pixels with panel `v`.
-    ///
-    /// # Safety
-    /// The pixels and the panel exist, and the processor has the lanes' instructions.
-    #[inline(always)]
-    unsafe fn store_tile<L: Lanes>(
-        &self,
-        start: &TileStart,
-        group: &TileGroup,
-        height: usize,
-        v: usize,
-        product: &[i32; PRODUCT],
-    ) {
-        let is_whole = start.width - v * LANES >= LANES;
-        if let (RawTarget::Bytes(to, bounds), None, true) = (self.target, self.row_terms, is_whole)
-        {
-            let lane = start.lane + v * LANES;
-            let filters = self.rows.filters();
-            // SAFETY: the caller's promise; biases and multipliers fill whole panels.
-            unsafe {
-                let results = to.add(start.column + v * LANES);
-                let biases = L::ints(self.biases.as_ptr().add(lane));
-                let multipliers = L::floats(self.multipliers.add(lane));
-                let limits = L::limits(bounds);
-                for slot in 0..height {
-                    if let Some(pixel) = group.pixel(slot) {
-                        let sums = L::ints(product.as_ptr().add(slot * LANES));
-                        let numbers = L::floats_of(L::add_ints(sums, biases));
-                        let numbers = L::multiply(numbers, multipliers);
-                        L::store_bytes(numbers, limits, results.add(pixel * filters));
-                    }
-                }
-            }
-            return;
-        }
-        for slot in 0..height {
-            if let Some(pixel) = group.pixel(slot) {
-                // SAFETY: the caller's promise; a product has sixteen sums for each slot.
-                unsafe {
-                    let totals = L::ints(product.as_ptr().add(slot * LANES));
-                    store::<L>(self, start, pixel, v, totals);
                 }
             }
         }
@@ -806,60 +767,101 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
                 line = line.wrapping_add((run_lines - quads) * LINE);
             }
         }
-        for r in 0..R {
-            for v in 0..P {
-                store::<L>(job, start, first + r, v, L::totals(sums[r][v]));
+
+        // Places that are constants: a loop that finished one sum after the other would keep all of them in memory from the
+        // first product on.
+        let mut totals = TileSums([[0; LANES]; MAX_SUMS]);
+        for v in 0..P {
+            for r in 0..R {
+                let place = totals.0[v * R + r].as_mut_ptr();
+                L::store_ints(L::totals(sums[r][v]), place);
             }
+        }
+        for v in 0..P {
+            let pixels = (first..first + R).map(Some);
+            store_panel::<L>(job, start, v, pixels, &totals.0[v * R..]);
         }
     }
     R
 }
 
-/// Finishes and stores the sums of a pixel with the filters of panel `v` of the tile.
+/// What becomes of the sums of a panel, in registers.
+#[derive(Clone, Copy)]
+enum Finish<L: Lanes> {
+    Bytes {
+        to: *mut u8,
+        multipliers: L::Floats,
+        limits: L::Limits,
+    },
+    Ints(*mut i32),
+}
+
+/// Finishes and stores the sums of some pixels with the filters of panel `v` of the tile; those of no pixel are left out.
 ///
 /// # Safety
-/// The pixel and the panel exist, and the processor has the lanes' instructions.
+/// The pixels and the panel exist, and the processor has the lanes' instructions.
 #[inline(always)]
-unsafe fn store<L: Lanes>(
+unsafe fn store_panel<L: Lanes>(
     job: &Job<'_>,
     start: &TileStart,
-    pixel: usize,
     v: usize,
-    totals: L::Ints,
+    pixels: impl Iterator<Item = Option<usize>>,
+    sums: &[[i32; LANES]],
 ) {
+    let filters = job.rows.filters();
     let first_lane = start.lane + v * LANES;
-    let place = pixel * job.rows.filters() + start.column + v * LANES;
+    let first_column = start.column + v * LANES;
     // Fewer filters may be left than lanes: whole stores would run into the next group or pixel.
     let width = (start.width - v * LANES).min(LANES);
 
-    // SAFETY: the caller's promise; `width` results are left, and multipliers and biases fill whole panels.
+    // SAFETY: the caller's promise; `width` results are left, and multipliers and biases fill whole panels. Loops, as the
+    // methods of iterators would be functions without the instructions.
     unsafe {
-        let mut sums = L::add_ints(totals, L::ints(job.biases.as_ptr().add(first_lane)));
-        if let Some(terms) = job.row_terms {
-            sums = L::add_ints(sums, L::same_ints(*terms.get_unchecked(pixel)));
+        let biases = L::ints(job.biases.as_ptr().add(first_lane));
+        let finish = match job.target {
+            RawTarget::Bytes(to, bounds) => Finish::<L>::Bytes {
+                to,
+                multipliers: L::floats(job.multipliers.add(first_lane)),
+                limits: L::limits(bounds),
+            },
+            RawTarget::Ints(to) => Finish::Ints(to),
+        };
+        for (pixel, sums) in pixels.zip(sums) {
+            let Some(pixel) = pixel else { continue };
+            let place = pixel * filters + first_column;
+            let mut totals = L::add_ints(L::ints(sums.as_ptr()), biases);
+            if let Some(terms) = job.row_terms {
+                totals = L::add_ints(totals, L::same_ints(*terms.get_unchecked(pixel)));
+            }
+            match finish {
+                Finish::Bytes {
+                    to,
+                    multipliers,
+                    limits,
+                } => {
+                    let numbers = L::multiply(L::floats_of(totals), multipliers);
+                    L::store_first_bytes(numbers, limits, width, to.add(place));
+                }
+                Finish::Ints(to) => store_first_ints::<L>(totals, width, to.add(place)),
+            }
         }
-        match job.target {
-            RawTarget::Bytes(to, bounds) => {
-                let limits = L::limits(bounds);
-                let multipliers = L::floats(job.multipliers.add(first_lane));
-                let numbers = L::multiply(L::floats_of(sums), multipliers);
-                if width == LANES {
-                    L::store_bytes(numbers, limits, to.add(place));
-                } else {
-                    let mut edge = [0_u8; LANES];
-                    L::store_bytes(numbers, limits, edge.as_mut_ptr());
-                    std::ptr::copy_nonoverlapping(edge.as_ptr(), to.add(place), width);
-                }
-            }
-            RawTarget::Ints(to) => {
-                if width == LANES {
-                    L::store_ints(sums, to.add(place));
-                } else {
-                    let mut edge = [0_i32; LANES];
-                    L::store_ints(sums, edge.as_mut_ptr());
-                    std::ptr::copy_nonoverlapping(edge.as_ptr(), to.add(place), width);
-                }
-            }
+    }
+}
+
+/// Writes so many of sixteen integers.
+///
+/// # Safety
+/// The processor has the lanes' instructions, and so many integers can be written.
+#[inline(always)]
+unsafe fn store_first_ints<L: Lanes>(ints: L::Ints, count: usize, to: *mut i32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if count == LANES {
+            L::store_ints(ints, to);
+        } else {
+            let mut all = [0_i32; LANES];
+            L::store_ints(ints, all.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(all.as_ptr(), to, count);
         }
     }
 }
