@@ -125,9 +125,23 @@ impl Pass<'_> {
         Some(())
     }
 
+    /// The twin of a value, or of the one that it is another name for.
+    fn known_twin(&self, id: ValueId) -> Option<ValueId> {
+        let mut id = id;
+        loop {
+            if let Some(&twin) = self.twins.get(&id) {
+                return Some(twin);
+            }
+            match self.graph.values[id].origin {
+                Origin::View(shown) if self.ty(shown) == self.ty(id) => id = shown,
+                _ => return None,
+            }
+        }
+    }
+
     /// The twin of a value, made where there is none.
     fn twin(&mut self, id: ValueId) -> Option<ValueId> {
-        if let Some(&twin) = self.twins.get(&id) {
+        if let Some(twin) = self.known_twin(id) {
             return Some(twin);
         }
         let twin_type = last(self.ty(id)).filter(|t| is_image_type(t.dtype))?;
@@ -239,7 +253,7 @@ impl Pass<'_> {
 
     /// A quantised mean of each channel, which knows both orders.
     fn quantised_mean(&mut self, node: &Node, image_id: ValueId) -> Option<()> {
-        let twin_id = *self.twins.get(&image_id)?;
+        let twin_id = self.known_twin(image_id)?;
         let mut node = node.clone();
         if node.params.insert("channels_last".into(), Value::Int(1)) == Some(Value::Int(1)) {
             return None;
@@ -250,7 +264,7 @@ impl Pass<'_> {
     }
 
     fn pool(&mut self, pool_node: &Node, image_id: ValueId) -> Option<()> {
-        let twin_id = *self.twins.get(&image_id)?;
+        let twin_id = self.known_twin(image_id)?;
         let mut pool_node = pool_node.clone();
         let mut operator_name = format!("{}ChannelsLast", pool_node.op.operator);
 
@@ -276,7 +290,7 @@ impl Pass<'_> {
 
     /// A batch normalisation by constants.
     fn normalisation(&mut self, node: &Node, image_id: ValueId) -> Option<()> {
-        let twin_id = *self.twins.get(&image_id)?;
+        let twin_id = self.known_twin(image_id)?;
         let (scales, shifts) = affine_of(self.graph, node)?;
         let name = self.graph.values[node.outputs[0].1].name.clone();
         let mut constant = |what: &str, elements: &[f32]| {
@@ -294,7 +308,7 @@ impl Pass<'_> {
 
     /// A normalisation over neighbouring channels.
     fn response(&mut self, node: &Node, image_id: ValueId) -> Option<()> {
-        let twin_id = *self.twins.get(&image_id)?;
+        let twin_id = self.known_twin(image_id)?;
         self.put(node.clone(), "LRNChannelsLast", vec![Some(twin_id)])
     }
 
@@ -303,7 +317,7 @@ impl Pass<'_> {
         let twin_inputs: Option<Vec<Option<ValueId>>> = concat_node
             .inputs
             .iter()
-            .map(|i| i.and_then(|i| self.twins.get(&i).copied()).map(Some))
+            .map(|i| i.and_then(|i| self.known_twin(i)).map(Some))
             .collect();
         // Along the channels; in `[n, h, w, c]` that is the last axis.
         if axis != 1 && axis != -3 {
@@ -315,7 +329,7 @@ impl Pass<'_> {
     }
 
     fn alike(&mut self, node: &Node, image_id: ValueId) -> Option<()> {
-        let twin_id = *self.twins.get(&image_id)?;
+        let twin_id = self.known_twin(image_id)?;
 
         // A slope for each channel, say, would be broadcast along another axis. A table is not.
         let is_table = node.op.operator == "ByteLookup";
@@ -336,8 +350,8 @@ impl Pass<'_> {
                 continue;
             };
             let shape = &self.ty(operand_id).shape;
-            broadcast_inputs.push(Some(match (self.twins.get(&operand_id), &shape[..]) {
-                (Some(&twin), _) => twin,
+            broadcast_inputs.push(Some(match (self.known_twin(operand_id), &shape[..]) {
+                (Some(twin), _) => twin,
                 (None, _) if self.ty(operand_id).elements() == 1 && shape.len() <= 4 => operand_id,
                 // One number for each channel: a row that broadcasts along the last axis.
                 (None, &[c, 1, 1] | &[1, c, 1, 1]) if self.graph.data(operand_id).is_some() => {
@@ -355,7 +369,7 @@ impl Pass<'_> {
             .inputs
             .iter()
             .flatten()
-            .any(|i| self.twins.contains_key(i));
+            .any(|&i| self.known_twin(i).is_some());
         if any_twin {
             self.put(node.clone(), node.op.operator, broadcast_inputs)
         } else {
@@ -368,7 +382,7 @@ impl Pass<'_> {
         let Origin::View(image) = self.graph.values[x].origin else {
             return None;
         };
-        let image_twin = *self.twins.get(&image)?;
+        let image_twin = self.known_twin(image)?;
         let &[n, g, c, h, w] = &self.ty(x).shape[..] else {
             return None;
         };

@@ -1,12 +1,15 @@
 //! Convolutions of bytes with one filter for each channel: lanes run along channels, and four taps make a quad.
 #![expect(unsafe_code, reason = "vector instructions over checked slices")]
 
+mod columns;
+
 use std::ops::Range;
 
 use super::super::cx::{Body, Tensors};
 use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, run_lanes};
 use super::packed::{FilterSizes, PackedWeights};
 use super::rows::{ByteImage, ConvRequest, SLACK, copy_unsigned};
+use columns::ColumnWeights;
 use zbmd_op::{OpError, team};
 
 /// Taps of a window, at most, those that fill up quads among them.
@@ -17,9 +20,6 @@ const ROW: usize = 3;
 /// One filter for each channel.
 pub(super) struct Depthwise {
     image: ByteImage,
-    /// Whether quads are four neighbours of a row of the image, and not the next four taps: of these, two results that are
-    /// neighbours share all.
-    has_row_quads: bool,
     /// Rows and columns of a window: four columns where quads are rows.
     grid: [usize; 2],
     /// Elements that a window reads, those that fill up the last quad included: weights of 0 meet these.
@@ -28,8 +28,8 @@ pub(super) struct Depthwise {
     border: Vec<u8>,
     /// By block of sixteen channels.
     packed: PackedWeights,
-    /// The same for the next result: each row of a window is one column further.
-    shifted: Vec<i8>,
+    /// The same by columns of windows, where there is a kernel for these.
+    columns: Option<ColumnWeights>,
     biases: Vec<i32>,
     multipliers: Vec<f32>,
     bounds: Bounds,
@@ -71,13 +71,8 @@ impl Depthwise {
         let [height, width] = layout.kernel;
         let has_row_quads = width == ROW;
         let grid = [height, if has_row_quads { QUAD } else { width }];
-        // Weights of 0 end each quad of three: turned, they begin it.
-        let mut shifted = packed.bytes().to_vec();
-        shifted
-            .chunks_exact_mut(QUAD)
-            .for_each(|quad| quad.rotate_right(1));
         Ok(Self {
-            has_row_quads,
+            columns: ColumnWeights::new(&packed, &image.window),
             grid,
             tap_count: tap_count(layout.kernel),
             border: vec![image.input.zero as u8; channels.next_multiple_of(LANES)],
@@ -86,7 +81,6 @@ impl Depthwise {
             multipliers: packed.by_lane(&multipliers),
             image,
             packed,
-            shifted,
             bounds,
         })
     }
@@ -94,12 +88,6 @@ impl Depthwise {
     /// Bytes of the weights of a block.
     fn panel_bytes(&self) -> usize {
         self.packed.sizes.panel_bytes(self.packed.passes)
-    }
-
-    /// Whether two neighbouring results can share their quads.
-    fn has_pairs(&self) -> bool {
-        let window = &self.image.window;
-        self.has_row_quads && window.stride[2] == 1 && window.dilation[2] == 1
     }
 }
 
@@ -131,7 +119,8 @@ impl Body for Depthwise {
             job.check();
 
             let work = job.output_length * self.tap_count;
-            team::share(work, job.lines.end, 1, &|lines| {
+            let rows = self.columns.as_ref().map_or(1, |columns| columns.rows);
+            team::share(work, job.lines.end, rows, &|lines| {
                 // SAFETY: `check` has seen that all places are inside the slices; lines are others.
                 unsafe {
                     run_lanes(Job {
@@ -183,7 +172,6 @@ impl Job<'_> {
         );
         assert!(
             conv.packed.bytes().len() == conv.packed.sizes.panels() * conv.panel_bytes()
-                && conv.shifted.len() == conv.packed.bytes().len()
                 && conv.packed.sizes.runs * conv.packed.sizes.quads() * QUAD == conv.tap_count
                 && conv.tap_count <= MAX_TAPS
                 && conv.biases.len() == lanes
@@ -223,58 +211,42 @@ impl Job<'_> {
 impl Laned for Job<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
+        if let Some(columns) = &self.conv.columns {
+            // SAFETY: the caller's promise; `check` has seen that all places are inside the slices.
+            unsafe { self.run_columns::<L>(columns) };
+            return;
+        }
         let width = self.conv.image.window.output[2];
-        let channels = self.conv.image.channels;
         let blocks = self.conv.packed.sizes.panels();
         let mut taps = [self.conv.border.as_ptr(); MAX_TAPS];
         for row in self.lines.clone() {
-            let mut column = 0;
-            while column < width {
+            for column in 0..width {
                 self.put_taps(row, column, &mut taps);
-                let result_start = (row * width + column) * channels;
-                let is_pair = self.conv.has_pairs() && column + 1 < width;
+                let pixel = row * width + column;
                 for block in 0..blocks {
                     // SAFETY: `check` has seen that pixels, taps and blocks are inside the slices.
-                    unsafe {
-                        match is_pair {
-                            true => self.block::<L, 2>(&taps, result_start, block),
-                            false => self.block::<L, 1>(&taps, result_start, block),
-                        }
-                    }
+                    unsafe { self.block::<L>(&taps, pixel, block) };
                 }
-                column += if is_pair { 2 } else { 1 };
             }
         }
     }
 }
 
 impl Job<'_> {
-    /// One block of channels of a pixel, or of two neighbours that read the same quads.
+    /// One block of channels of a pixel.
     ///
     /// # Safety
-    /// The pixels and the block exist, and the processor has the lanes' instructions.
+    /// The pixel and the block exist, and the processor has the lanes' instructions.
     #[inline(always)]
-    #[expect(
-        clippy::needless_range_loop,
-        reason = "the indices name registers, and are unrolled"
-    )]
-    unsafe fn block<L: Lanes, const N: usize>(
-        &self,
-        taps: &[*const u8; MAX_TAPS],
-        result_start: usize,
-        block: usize,
-    ) {
+    unsafe fn block<L: Lanes>(&self, taps: &[*const u8; MAX_TAPS], pixel: usize, block: usize) {
         let conv = self.conv;
         let first_channel = block * LANES;
         let channels = conv.image.channels;
-        let width = (channels - first_channel).min(LANES);
 
         // SAFETY: the caller's promise.
         unsafe {
-            let first_line = block * conv.panel_bytes();
-            let mut line = conv.packed.bytes().as_ptr().add(first_line);
-            let mut next_line = conv.shifted.as_ptr().add(first_line);
-            let mut sums = [L::zero(); N];
+            let mut line = (conv.packed.bytes().as_ptr()).add(block * conv.panel_bytes());
+            let mut sums = L::zero();
             for _ in 0..conv.packed.passes {
                 for quad in taps[..conv.tap_count].chunks_exact(QUAD) {
                     let elements = L::quads([
@@ -283,24 +255,18 @@ impl Job<'_> {
                         quad[2].add(first_channel),
                         quad[3].add(first_channel),
                     ]);
-                    sums[0] = L::add_quads(sums[0], elements, L::weights(line));
-                    if N == 2 {
-                        sums[N - 1] = L::add_quads(sums[N - 1], elements, L::weights(next_line));
-                    }
+                    sums = L::add_quads(sums, elements, L::weights(line));
                     line = line.wrapping_add(LINE);
-                    next_line = next_line.wrapping_add(LINE);
                 }
             }
 
             let biases = L::ints(conv.biases.as_ptr().add(first_channel));
             let multipliers = L::floats(conv.multipliers.as_ptr().add(first_channel));
-            let limits = L::limits(conv.bounds);
-            for n in 0..N {
-                let totals = L::add_ints(L::totals(sums[n]), biases);
-                let numbers = L::multiply(L::floats_of(totals), multipliers);
-                let result = self.output.add(result_start + n * channels + first_channel);
-                L::store_first_bytes(numbers, limits, width, result);
-            }
+            let totals = L::add_ints(L::totals(sums), biases);
+            let numbers = L::multiply(L::floats_of(totals), multipliers);
+            let count = (channels - first_channel).min(LANES);
+            let result = self.output.add(pixel * channels + first_channel);
+            L::store_first_bytes(numbers, L::limits(conv.bounds), count, result);
         }
     }
 }
