@@ -8,6 +8,8 @@
 //! What the new node computes is what the old ones do but for rounding: `backends/ops-nn/src/integer.rs` says how it
 //! rounds. A float bias is rounded to the step of the sums that it is added to.
 
+mod tables;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -103,30 +105,6 @@ impl Requantised {
         params
     }
 }
-
-/// Operators of one tensor that treat all elements alike; other operands are constants.
-const ALIKE: [&str; 20] = [
-    "Abs",
-    "Celu",
-    "Clip",
-    "Elu",
-    "Erf",
-    "Exp",
-    "Gelu",
-    "HardSigmoid",
-    "HardSwish",
-    "LeakyRelu",
-    "Mish",
-    "Neg",
-    "Relu",
-    "Selu",
-    "Sigmoid",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-    "Swish",
-    "Tanh",
-];
 
 /// Operators whose results are elements of their first operand and nothing else.
 const MOVES: [&str; 8] = [
@@ -394,14 +372,15 @@ impl Pass<'_> {
             return None;
         }
 
-        let made = self.before_activation(floats, &mut requantised);
-        if self.uses.get(&made) == Some(&1)
-            && let Some(producer) = self.producer(made)
-            && self.compute(&producer, &requantised).is_some()
-        {
+        if self.look_up(floats, &requantised).is_some() {
             return Some(());
         }
-        self.look_up(floats, &requantised)
+        let made = self.before_activation(floats, &mut requantised);
+        let producer = self.producer(made)?;
+        match self.uses.get(&made) {
+            Some(1) => self.compute(&producer, &requantised),
+            _ => None,
+        }
     }
 
     /// The value that an activation reads whose bounds are bounds of the bytes, or the value itself.
@@ -443,6 +422,7 @@ impl Pass<'_> {
             "Conv" => self.conv(node, requantised),
             "MatMul" | "Gemm" => self.product(node, requantised),
             "Add" => self.pairwise(node, requantised, "QLinearAdd"),
+            "Sum" if node.inputs.len() == 2 => self.pairwise(node, requantised, "QLinearAdd"),
             "Mul" => self.pairwise(node, requantised, "QLinearMul"),
             "GlobalAveragePool" | "ReduceMean" => self.mean(node, requantised),
             "Concat" => self.concat(node, requantised),
@@ -762,79 +742,6 @@ impl Pass<'_> {
         }
         let result = requantised.node.outputs[0].1;
         self.make(&node.name, "Concat", node.params.clone(), inputs, result)
-    }
-
-    /// Bytes that stand for the same numbers, rounded, in another quantisation.
-    fn converted(&mut self, tensor: ByteTensor, to: Quantisation) -> Option<ValueId> {
-        if tensor.quantisation == to {
-            return Some(tensor.id);
-        }
-        let bytes: Vec<u8> = (0..=u8::MAX)
-            .map(|byte| to.quantised(tensor.quantisation.number(byte)) as u8)
-            .collect();
-        let table = byte_constant(self.graph, to.dtype, &[256], bytes);
-        let value = &self.graph.values[tensor.id];
-        let name = format!("{}.scaled", value.name);
-        let token = TokenType::new(to.dtype, value.ty.shape.clone());
-        let result = self.graph.value(&name, token, Origin::View(tensor.id));
-        let inputs = vec![Some(tensor.id), Some(table)];
-        self.make(&name, "ByteLookup", Params::new(), inputs, result)?;
-        Some(result)
-    }
-
-    /// The bytes of a function of single elements, or of the elements themselves, by table.
-    fn look_up(&mut self, floats: ValueId, requantised: &Requantised) -> Option<()> {
-        let result = requantised.node.outputs[0].1;
-        if let Some(tensor) = self.bytes_of(floats) {
-            if self.is_constant(tensor.id) {
-                return None;
-            }
-            let converted = self.converted(tensor, requantised.quantisation)?;
-            self.graph.values[result].origin = Origin::View(converted);
-            return Some(());
-        }
-
-        let node = self
-            .producer(floats)
-            .filter(|n| ALIKE.contains(&n.op.operator))?;
-        let tensor = self.bytes_of(node.inputs.first().copied().flatten()?)?;
-        let others_are_constant = node.inputs[1..]
-            .iter()
-            .flatten()
-            .all(|&id| self.is_constant(id));
-        if self.is_constant(tensor.id) || !others_are_constant {
-            return None;
-        }
-        let table = self.table(&node, tensor.quantisation, requantised)?;
-        let inputs = vec![Some(tensor.id), Some(table)];
-        self.make(&node.name, "ByteLookup", Params::new(), inputs, result)
-    }
-
-    /// The byte that each byte becomes, by the kernels that would compute the floats.
-    fn table(&mut self, node: &Node, from: Quantisation, to: &Requantised) -> Option<ValueId> {
-        let numbers: Vec<f32> = (0..=u8::MAX).map(|byte| from.number(byte)).collect();
-        let numbers_id = float_constant(self.graph, &[256], &numbers);
-        let mut inputs = node.inputs.clone();
-        inputs[0] = Some(numbers_id);
-        let results_id = self.evaluated(node.op, &node.params, &inputs)?;
-
-        let quantising = &to.node;
-        let mut inputs = quantising.inputs.clone();
-        inputs[0] = Some(results_id);
-        self.evaluated(quantising.op, &quantising.params, &inputs)
-    }
-
-    /// The first output of an op of constants.
-    fn evaluated(
-        &mut self,
-        op: &'static TensorOp,
-        params: &Params,
-        inputs: &[Option<ValueId>],
-    ) -> Option<ValueId> {
-        let signature = resolve(self.graph, self.registry, op, params, inputs).ok()?;
-        let token = signature.outputs.first()?.token.clone();
-        let outputs = compute(self.graph, self.registry, op, params, inputs, signature).ok()?;
-        Some(self.graph.constant("", token, outputs.into_iter().next()?))
     }
 }
 

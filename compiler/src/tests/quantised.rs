@@ -264,6 +264,7 @@ fn what_is_between_quantised_tensors_is_computed_in_integers() {
             ("NnQLinearMatMul", 1),
             ("NnQuantizeLinear", 1),
             ("NnDequantizeLinear", 1),
+            ("NnTranspose", 1),
         ] {
             assert_eq!(ops.get(op), Some(&count), "{op} in {ops:?}");
         }
@@ -286,4 +287,47 @@ fn quantised_models_of_either_sign_are_the_same_integers() {
     let (_, unsigned) = run(&network(false), &[]);
     let (_, signed) = run(&network(true), &[]);
     assert_eq!(unsigned, signed);
+}
+
+/// GELU as exporters write it, and a sum that is a `Sum`: what has one tensor becomes tables, and neighbouring tables one.
+fn activation() -> Vec<u8> {
+    let mut m = Maker::default();
+    let x = m.quantised("x", SCALE);
+    let [root, one, half] = [
+        m.floats(&[], &[std::f32::consts::SQRT_2]),
+        m.floats(&[], &[1.0]),
+        m.floats(&[], &[0.5]),
+    ];
+    let quotient = m.node("Div", &[&x, &root], &[]);
+    let erf = m.node("Erf", &[&quotient], &[]);
+    let erf = m.quantised(&erf, 1.0 / 64.0);
+    let one = m.quantised(&one, 1.0 / 64.0);
+    let shifted = m.node("Add", &[&one, &erf], &[]);
+    let shifted = m.quantised(&shifted, 1.0 / 64.0);
+    let product = m.node("Mul", &[&x, &shifted], &[]);
+    let product = m.quantised(&product, 2.0 * SCALE);
+    let gelu = m.node("Mul", &[&product, &half], &[]);
+    let gelu = m.quantised(&gelu, SCALE);
+    let sum = m.node("Sum", &[&x, &gelu], &[]);
+    let result = m.quantised(&sum, 2.0 * SCALE);
+    m.finish(&[1, 3, 8, 8], &result)
+}
+
+#[test]
+fn functions_of_one_quantised_tensor_become_tables() {
+    let (_, want) = run(&activation(), &["quantised"]);
+    let (integers, found) = run(&activation(), &[]);
+    let ops = ops(&integers);
+    let counts = [
+        "NnByteLookup",
+        "NnQLinearMul",
+        "NnQLinearAdd",
+        "NnErf",
+        "NnAdd",
+    ]
+    .map(|op| ops.get(op).copied().unwrap_or(0));
+    assert_eq!(counts, [2, 1, 1, 0, 0], "{ops:?}");
+    for (found, want) in found.iter().zip(&want) {
+        assert!((found - want).abs() < 2.5 * SCALE, "{found} and {want}");
+    }
 }

@@ -110,18 +110,62 @@ impl Row<'_> {
     }
 }
 
-/// Sixteen elements from `first` on that are `step` apart, in place where they are neighbours.
-#[inline(always)]
-fn gather<'a>(from: &'a [u8], first: usize, step: isize, copy: &'a mut [u8; LANES]) -> *const u8 {
-    let step = step as usize;
-    if step == 1 && first + LANES <= from.len() {
-        return from[first..].as_ptr();
+/// One operand of a row, whose elements are `step` apart.
+#[derive(Clone, Copy)]
+struct Elements<'a, L: Lanes> {
+    from: &'a [u8],
+    step: usize,
+    /// What is added for numbers less the zero point.
+    shift: L::Ints,
+    /// The one number of all lanes, where there is no step.
+    same: L::Ints,
+}
+
+impl<'a, L: Lanes> Elements<'a, L> {
+    /// # Safety
+    /// The processor has the lanes' instructions, and there is at least one element.
+    #[inline(always)]
+    unsafe fn new<const SIGNED: bool>(from: &'a [u8], step: isize, zero: i32) -> Self {
+        let first = match SIGNED {
+            true => i32::from(from[0] as i8),
+            false => i32::from(from[0]),
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self {
+                from,
+                step: step as usize,
+                shift: L::same_ints(-zero),
+                same: L::same_ints(first - zero),
+            }
+        }
     }
-    for (i, element) in copy.iter_mut().enumerate() {
-        // Lanes behind the last element are computed, and not stored.
-        *element = from.get((first + i) * step).copied().unwrap_or_default();
+
+    /// Sixteen numbers less the zero point from element `first` on; those behind the last are any.
+    ///
+    /// # Safety
+    /// The processor has the lanes' instructions.
+    #[inline(always)]
+    unsafe fn sixteen<const SIGNED: bool>(&self, first: usize) -> L::Ints {
+        if self.step == 0 {
+            return self.same;
+        }
+        if self.step == 1 && first + LANES <= self.from.len() {
+            // SAFETY: the caller's promise; so many bytes are left.
+            return unsafe {
+                let bytes = L::bytes::<SIGNED>(self.from.as_ptr().add(first));
+                L::add_ints(bytes, self.shift)
+            };
+        }
+
+        let mut copy = [0_u8; LANES];
+        for (i, element) in copy.iter_mut().enumerate() {
+            let place = (first + i) * self.step;
+            *element = self.from.get(place).copied().unwrap_or_default();
+        }
+        // SAFETY: the caller's promise; the copy is sixteen bytes.
+        unsafe { L::add_ints(L::bytes::<SIGNED>(copy.as_ptr()), self.shift) }
     }
-    copy.as_ptr()
 }
 
 impl Laned for Row<'_> {
@@ -150,19 +194,18 @@ unsafe fn run_row<L: Lanes, const SIGNED: bool>(row: Row<'_>) {
     } = row.pairwise;
     let [left_step, right_step] = walk.step;
     let length = row.output.len();
-    // SAFETY: the caller's promise.
-    let limits = unsafe { L::limits(*bounds) };
+    if length == 0 {
+        return;
+    }
 
-    let mut first = 0;
-    while first < length {
-        let mut copies = [[0_u8; LANES]; 2];
-        let [left_copy, right_copy] = &mut copies;
-        let left = gather(row.left, first, left_step, left_copy);
-        let right = gather(row.right, first, right_step, right_copy);
-        // SAFETY: `gather` leads to sixteen bytes; no more are stored than are left.
-        unsafe {
-            let a = L::add_ints(L::bytes::<SIGNED>(left), L::same_ints(-zeros[0]));
-            let b = L::add_ints(L::bytes::<SIGNED>(right), L::same_ints(-zeros[1]));
+    // SAFETY: the caller's promise; no more bytes are stored than are left.
+    unsafe {
+        let left = Elements::<L>::new::<SIGNED>(row.left, left_step, zeros[0]);
+        let right = Elements::<L>::new::<SIGNED>(row.right, right_step, zeros[1]);
+        let limits = L::limits(*bounds);
+        for first in (0..length).step_by(LANES) {
+            let a = left.sixteen::<SIGNED>(first);
+            let b = right.sixteen::<SIGNED>(first);
             let numbers = match *formula {
                 Formula::Sum { left, right } => {
                     let left_term = L::multiply(L::floats_of(a), L::same_floats(left));
@@ -174,14 +217,8 @@ unsafe fn run_row<L: Lanes, const SIGNED: bool>(row: Row<'_>) {
                     L::multiply(products, L::same_floats(factor))
                 }
             };
-            if first + LANES <= length {
-                L::store_bytes(numbers, limits, row.output.as_mut_ptr().add(first));
-            } else {
-                let mut edge = [0_u8; LANES];
-                L::store_bytes(numbers, limits, edge.as_mut_ptr());
-                row.output[first..].copy_from_slice(&edge[..length - first]);
-            }
+            let count = (length - first).min(LANES);
+            L::store_first_bytes(numbers, limits, count, row.output.as_mut_ptr().add(first));
         }
-        first += LANES;
     }
 }

@@ -1,4 +1,5 @@
 //! Pools of bytes.
+#![expect(unsafe_code, reason = "vector instructions over checked slices")]
 
 use zbmd_ir::DType;
 
@@ -6,7 +7,7 @@ use super::super::attributes;
 use super::super::cx::{Body, Cx, Plan, Planned, Tensors, token, volume};
 use super::super::last::{Near, OutputPixel, each_pixel};
 use super::super::window::Window;
-use super::lanes::Bounds;
+use super::lanes::{Bounds, LANES};
 use super::{BYTES, ByteRange, SIGN, scale, zero_point};
 use zbmd_op::simd::{self, Isa, Loop};
 
@@ -77,26 +78,80 @@ impl Loop for MaxJob<'_> {
         } = self.pool;
         // With its sign bit turned over, a byte of i8 compares as one of u8.
         let flip = if *is_signed { SIGN } else { 0 };
+        let mut taps = [&self.image[..0]; MAX_TAPS];
         each_pixel(
             window,
             0..window.output[1],
             |pixel: OutputPixel, near: Near<'_>| {
                 let greatest = &mut self.result[pixel.number * channels..][..*channels];
-                greatest.fill(0);
+                let mut count = 0;
+                greatest.fill(flip);
                 for kernel_row in near.rows.clone() {
                     for kernel_column in near.columns.clone() {
                         let input_pixel = pixel.input_under(window, kernel_row, kernel_column);
-                        let elements = &self.image[input_pixel * channels..][..*channels];
-                        for (greatest, &element) in greatest.iter_mut().zip(elements) {
-                            *greatest = (*greatest).max(element ^ flip);
+                        taps[count] = &self.image[input_pixel * channels..][..*channels];
+                        count += 1;
+                        if count == MAX_TAPS {
+                            greatest_bytes(&taps, flip, greatest);
+                            count = 0;
                         }
                     }
                 }
-                if flip != 0 {
-                    greatest.iter_mut().for_each(|byte| *byte ^= flip);
-                }
+                greatest_bytes(&taps[..count], flip, greatest);
             },
         );
+    }
+}
+
+/// Pixels whose greatest bytes are found together, at most.
+const MAX_TAPS: usize = 16;
+
+/// The greatest bytes of some pixels and of `greatest`, the bits of `flip` turned over for the comparison.
+#[inline(always)]
+fn greatest_bytes(pixels: &[&[u8]], flip: u8, greatest: &mut [u8]) {
+    let mut first = 0;
+    while first < greatest.len() {
+        // The last vector overlaps the one before, and gives the same there.
+        let start = first.min(greatest.len().saturating_sub(LANES));
+        let width = (greatest.len() - start).min(LANES);
+        match greatest[start..].first_chunk_mut::<LANES>() {
+            Some(sixteen) => greatest_sixteen(pixels, start, flip, sixteen),
+            None => {
+                for pixel in pixels {
+                    let both = greatest[start..].iter_mut().zip(&pixel[start..]);
+                    both.for_each(|(a, &b)| *a = (*a ^ flip).max(b ^ flip) ^ flip);
+                }
+            }
+        }
+        first = start + width;
+    }
+}
+
+/// The same of sixteen bytes of each pixel from `start` on.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn greatest_sixteen(pixels: &[&[u8]], start: usize, flip: u8, greatest: &mut [u8; LANES]) {
+    use std::arch::x86_64::*;
+
+    // SAFETY: every processor of this architecture has SSE2; each slice has sixteen bytes from `start` on.
+    unsafe {
+        let flip = _mm_set1_epi8(flip as i8);
+        let mut found = _mm_xor_si128(_mm_loadu_si128(greatest.as_ptr().cast()), flip);
+        for pixel in pixels {
+            let bytes = _mm_loadu_si128(pixel[start..start + LANES].as_ptr().cast());
+            found = _mm_max_epu8(found, _mm_xor_si128(bytes, flip));
+        }
+        _mm_storeu_si128(greatest.as_mut_ptr().cast(), _mm_xor_si128(found, flip));
+    }
+}
+
+/// The same of sixteen bytes of each pixel from `start` on.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn greatest_sixteen(pixels: &[&[u8]], start: usize, flip: u8, greatest: &mut [u8; LANES]) {
+    for pixel in pixels {
+        let both = greatest.iter_mut().zip(&pixel[start..start + LANES]);
+        both.for_each(|(a, &b)| *a = (*a ^ flip).max(b ^ flip) ^ flip);
     }
 }
 

@@ -395,17 +395,31 @@ fn pack_matrix(matrix: &[u8], size: ProductSize, flip: u8, packed: &mut [i8], su
         .chunks_exact_mut(panel_bytes)
         .zip(sums.chunks_exact_mut(LANES));
     for (p, (panel, sums)) in panels.enumerate() {
-        panel.fill(0);
         sums.fill(0);
         let first = p * LANES;
         let width = (size.columns - first).min(LANES);
-        for k in 0..size.depth {
-            let row = &matrix[k * size.columns + first..][..width];
-            let line = &mut panel[k / QUAD * LINE + k % QUAD..];
-            for (lane, &byte) in row.iter().enumerate() {
-                let weight = (byte ^ flip) as i8;
-                line[lane * QUAD] = weight;
-                sums[lane] = sums[lane].wrapping_add(i32::from(weight));
+        let (lines, filling) = panel.split_at_mut(size.depth.div_ceil(QUAD) * LINE);
+        filling.fill(0);
+        for (q, line) in lines.chunks_exact_mut(LINE).enumerate() {
+            // Four rows side by side; those behind the last, and lanes behind the last column, have weights of 0.
+            let mut rows = [[0_i8; LANES]; QUAD];
+            for (k, row) in (q * QUAD..size.depth).zip(&mut rows) {
+                let own = &matrix[k * size.columns + first..][..width];
+                match <&[u8; LANES]>::try_from(own) {
+                    Ok(own) => *row = own.map(|byte| (byte ^ flip) as i8),
+                    Err(_) => row
+                        .iter_mut()
+                        .zip(own)
+                        .for_each(|(weight, &byte)| *weight = (byte ^ flip) as i8),
+                }
+            }
+            for (lane, quad) in line.as_chunks_mut::<QUAD>().0.iter_mut().enumerate() {
+                *quad = rows.map(|row| row[lane]);
+            }
+            for (lane, sum) in sums.iter_mut().enumerate() {
+                for row in &rows {
+                    *sum = sum.wrapping_add(i32::from(row[lane]));
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 //! pixels of one run.
 #![expect(unsafe_code, reason = "vector instructions over checked slices")]
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use zbmd_ir::DType;
@@ -545,7 +546,9 @@ struct ProductTiles([[i32; PRODUCT]; 4]);
 
 /// Sums of a tile of pixels with panels, as many as registers hold at most.
 #[repr(align(64))]
-struct TileSums([[i32; LANES]; MAX_SUMS]);
+struct TileSums {
+    _by_panel_and_pixel: [[i32; LANES]; MAX_SUMS],
+}
 
 const MAX_SUMS: usize = 24;
 
@@ -731,6 +734,7 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
     start: &TileStart,
     first: usize,
 ) -> usize {
+    const { assert!(R * P <= MAX_SUMS, "sums are registers") };
     let rows = job.rows;
     let quads = rows.sizes.quads();
     let run_lines = rows.sizes.run_lines();
@@ -770,16 +774,17 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
 
         // Places that are constants: a loop that finished one sum after the other would keep all of them in memory from the
         // first product on.
-        let mut totals = TileSums([[0; LANES]; MAX_SUMS]);
+        let mut totals = MaybeUninit::<TileSums>::uninit();
+        let totals = totals.as_mut_ptr().cast::<[i32; LANES]>();
         for v in 0..P {
             for r in 0..R {
-                let place = totals.0[v * R + r].as_mut_ptr();
-                L::store_ints(L::totals(sums[r][v]), place);
+                L::store_ints(L::totals(sums[r][v]), totals.add(v * R + r).cast());
             }
         }
         for v in 0..P {
             let pixels = (first..first + R).map(Some);
-            store_panel::<L>(job, start, v, pixels, &totals.0[v * R..]);
+            let panel_totals = std::slice::from_raw_parts(totals.add(v * R), R);
+            store_panel::<L>(job, start, v, pixels, panel_totals);
         }
     }
     R

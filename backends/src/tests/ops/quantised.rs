@@ -250,6 +250,10 @@ fn convolutions_of_bytes_are_those_of_plain_loops() {
         (8, 40, 2, [6, 6], [3, 3], 1, 1, 1),
         (80, 80, 80, [9, 9], [3, 3], 1, 1, 1),
         (20, 20, 20, [8, 13], [5, 5], 2, 1, 2),
+        (24, 24, 24, [7, 6], [5, 5], 1, 1, 2),
+        (18, 18, 18, [10, 7], [3, 3], 2, 1, 1),
+        (17, 17, 17, [5, 9], [3, 3], 1, 1, 0),
+        (16, 16, 16, [9, 8], [3, 3], 3, 1, 1),
         (4, 4, 4, [6, 6], [3, 3], 1, 2, 2),
         (6, 12, 6, [4, 4], [1, 1], 1, 1, 0),
     ] {
@@ -428,22 +432,28 @@ fn sums_and_products_of_elements_are_rounded_once_for_each_step() {
 fn pools_and_tables_of_bytes() {
     for dtype in [DType::U8, DType::I8] {
         let image = Tensor::noise(dtype, &[2, 21, 7, 6], 11);
-        let window: Params = [
-            ("kernel_shape", list(&[3, 3])),
-            ("strides", list(&[2, 2])),
-            ("pads", list(&[1, 1, 1, 1])),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into();
-        let pool = |op, image: Tensor| Case {
-            op,
-            params: window.clone(),
-            constants: Vec::new(),
-            ports: vec![("x", image)],
-        };
-        let want = pool("NnMaxPool", image.clone()).run().channels_last();
-        let found = pool("NnMaxPoolChannelsLast", image.channels_last()).run();
-        assert!(found.bytes == want.bytes, "the greatest bytes of {dtype}");
+        for (channels, size) in [(21, 3), (40, 5), (5, 2)] {
+            let image = Tensor::noise(dtype, &[2, channels, 9, 8], 11);
+            let window: Params = [
+                ("kernel_shape", list(&[size, size])),
+                ("strides", list(&[2, 2])),
+                ("pads", list(&[1, 1, 1, 1])),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into();
+            let pool = |op, image: Tensor| Case {
+                op,
+                params: window.clone(),
+                constants: Vec::new(),
+                ports: vec![("x", image)],
+            };
+            let want = pool("NnMaxPool", image.clone()).run().channels_last();
+            let found = pool("NnMaxPoolChannelsLast", image.channels_last()).run();
+            assert!(
+                found.bytes == want.bytes,
+                "the greatest of {size} x {size} bytes of {dtype}"
+            );
+        }
 
         let mean = |image: Tensor, is_last: i64| Case {
             op: "NnQLinearGlobalAveragePool",

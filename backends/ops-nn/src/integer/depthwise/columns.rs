@@ -1,0 +1,212 @@
+//! Depthwise convolutions by columns: the taps of a column of a window are read as quads once, and meet the weights of all
+//! windows that the column is in, those of the next row of results among them.
+
+use super::super::super::window::Window;
+use super::super::lanes::{LANES, LINE, Lanes, QUAD};
+use super::super::packed::PackedWeights;
+use super::Job;
+
+/// Quads of a column, at most.
+const MAX_QUADS: usize = 2;
+/// Rows of results that are computed together, at most.
+const MAX_ROWS: usize = 2;
+
+/// The weights of windows of 3 x 3 or 5 x 5 taps by columns.
+pub(super) struct ColumnWeights {
+    /// Columns of a window.
+    width: usize,
+    /// Rows of results that share columns.
+    pub(super) rows: usize,
+    /// By block of sixteen channels, row of results, column and quad: a quad has the weights that the taps of its rows meet.
+    /// A column is one row of the image higher than a window where two rows of results share it.
+    lines: Vec<i8>,
+}
+
+impl ColumnWeights {
+    /// None where there is no kernel for such windows.
+    pub(super) fn new(packed: &PackedWeights, window: &Window) -> Option<Self> {
+        let [_, height, width] = window.kernel;
+        let has_kernel = height == width && [3, 5].contains(&width);
+        let rows = match window.stride[1..] {
+            [1, 1] => MAX_ROWS,
+            [2, 2] => 1,
+            _ => return None,
+        };
+        if packed.passes > 1 || window.dilation[1..] != [1, 1] || !has_kernel {
+            return None;
+        }
+
+        let sizes = &packed.sizes;
+        let panels = packed.bytes().chunks_exact(sizes.panel_bytes(1));
+        let mut lines = Vec::new();
+        for panel in panels {
+            // Runs are rows of the window, or there is one.
+            let weight = |lane: usize, row: usize, column: usize| {
+                let element = row * width + column;
+                let (run, place) = (element / sizes.run_length, element % sizes.run_length);
+                let line = run * sizes.run_lines() + place / QUAD;
+                panel[line * LINE + lane * QUAD + place % QUAD]
+            };
+            for result_row in 0..rows {
+                for column in 0..width {
+                    for quad in 0..height.div_ceil(QUAD) {
+                        for lane in 0..LANES {
+                            lines.extend((0..QUAD).map(|element| {
+                                match (quad * QUAD + element).checked_sub(result_row) {
+                                    Some(row) if row < height => weight(lane, row, column),
+                                    _ => 0,
+                                }
+                            }));
+                        }
+                    }
+                }
+            }
+        }
+        Some(Self { width, rows, lines })
+    }
+}
+
+/// Rows of the image under a window: where each begins, and the bytes to its next pixel, which is 0 in the border.
+type ImageRows = [(*const u8, usize); MAX_QUADS * QUAD];
+
+impl Job<'_> {
+    /// All lines.
+    ///
+    /// # Safety
+    /// [`Job::check`] has found nothing, the weights are this convolution's, and the processor has the lanes' instructions.
+    #[inline(always)]
+    pub(super) unsafe fn run_columns<L: Lanes>(&self, weights: &ColumnWeights) {
+        let stride = self.conv.image.window.stride[2];
+        let mut row = self.lines.start;
+        while row < self.lines.end {
+            let rows = weights.rows.min(self.lines.end - row);
+            // SAFETY: the caller's promise.
+            unsafe {
+                match (weights.width, rows, stride) {
+                    (3, 2.., _) => self.strip::<L, 3, 1, 2, 1>(weights, row),
+                    (3, _, 1) => self.strip::<L, 3, 1, 1, 1>(weights, row),
+                    (3, _, _) => self.strip::<L, 3, 1, 1, 2>(weights, row),
+                    (_, 2.., _) => self.strip::<L, 5, 2, 2, 1>(weights, row),
+                    (_, _, 1) => self.strip::<L, 5, 2, 1, 1>(weights, row),
+                    _ => self.strip::<L, 5, 2, 1, 2>(weights, row),
+                }
+            }
+            row += rows;
+        }
+    }
+
+    /// Where the rows of the image begin that windows of result row `row` and the one behind it see.
+    fn image_rows(&self, row: usize) -> ImageRows {
+        let window = &self.conv.image.window;
+        let [_, height, width] = window.input;
+        let channels = self.conv.image.channels;
+        std::array::from_fn(|tap| {
+            // Rows before the first have wrapped, and are beyond the last.
+            let y = (row * window.stride[1] + tap).wrapping_sub(window.before[1]);
+            match y < height {
+                true => (self.input[y * width * channels..].as_ptr(), channels),
+                false => (self.conv.border.as_ptr(), 0),
+            }
+        })
+    }
+
+    /// N rows of results from `row` on, whose windows are W columns of Q quads, S columns apart.
+    ///
+    /// # Safety
+    /// See [`Job::run_columns`]; the rows exist.
+    #[inline(always)]
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "the indices name registers, and are unrolled"
+    )]
+    unsafe fn strip<L: Lanes, const W: usize, const Q: usize, const N: usize, const S: usize>(
+        &self,
+        weights: &ColumnWeights,
+        row: usize,
+    ) {
+        let conv = self.conv;
+        let window = &conv.image.window;
+        let channels = conv.image.channels;
+        let output_width = window.output[2];
+        let image_rows = self.image_rows(row);
+        let block_bytes = weights.rows * W * Q * LINE;
+        for block in 0..conv.packed.sizes.panels() {
+            let first_channel = block * LANES;
+            // SAFETY: the caller's promise; lines have weights for each block, and so have biases and multipliers.
+            unsafe {
+                let lines = weights.lines.as_ptr().add(block * block_bytes);
+                let biases = L::ints(conv.biases.as_ptr().add(first_channel));
+                let multipliers = L::floats(conv.multipliers.as_ptr().add(first_channel));
+                let limits = L::limits(conv.bounds);
+                let count = (channels - first_channel).min(LANES);
+
+                // Columns before the first have wrapped, and are beyond the last.
+                let mut first_column = 0_usize.wrapping_sub(window.before[2]);
+                let mut columns =
+                    [self.column::<L, Q>(&image_rows, first_column, first_channel); W];
+                for w in 1..W {
+                    let x = first_column.wrapping_add(w);
+                    columns[w] = self.column::<L, Q>(&image_rows, x, first_channel);
+                }
+                for output_column in 0..output_width {
+                    for n in 0..N {
+                        let mut sums = L::zero();
+                        for (w, column) in columns.iter().enumerate() {
+                            for (q, &quads) in column.iter().enumerate() {
+                                let line = lines.add(((n * W + w) * Q + q) * LINE);
+                                sums = L::add_quads(sums, quads, L::weights(line));
+                            }
+                        }
+                        let totals = L::add_ints(L::totals(sums), biases);
+                        let numbers = L::multiply(L::floats_of(totals), multipliers);
+                        let pixel = (row + n) * output_width + output_column;
+                        let result = self.output.add(pixel * channels + first_channel);
+                        L::store_first_bytes(numbers, limits, count, result);
+                    }
+
+                    // Columns that the next window sees as well move to its front.
+                    first_column = first_column.wrapping_add(S);
+                    for w in 0..W {
+                        columns[w] = if w + S < W {
+                            columns[w + S]
+                        } else {
+                            let x = first_column.wrapping_add(w);
+                            self.column::<L, Q>(&image_rows, x, first_channel)
+                        };
+                    }
+                }
+            }
+        }
+    }
+
+    /// The taps of column `x` of the image, or of the border beside it, for sixteen channels.
+    ///
+    /// # Safety
+    /// The processor has the lanes' instructions, and the channel is one of the image's.
+    #[inline(always)]
+    unsafe fn column<L: Lanes, const Q: usize>(
+        &self,
+        rows: &ImageRows,
+        x: usize,
+        first_channel: usize,
+    ) -> [L::Quads; Q] {
+        let mut taps = [self.conv.border.as_ptr(); MAX_QUADS * QUAD];
+        if x < self.conv.image.window.input[2] {
+            for (tap, &(start, step)) in taps.iter_mut().zip(rows) {
+                // SAFETY: a row has that column, and one in the border has no others.
+                *tap = unsafe { start.add(x * step) };
+            }
+        }
+
+        // SAFETY: sixteen bytes from a channel of a pixel or of the border on can be read, as `check` has seen.
+        unsafe {
+            let quad =
+                |q: usize| [0, 1, 2, 3].map(|element| taps[q * QUAD + element].add(first_channel));
+            let mut quads = [L::quads(quad(0)); Q];
+            for (q, own) in quads.iter_mut().enumerate().skip(1) {
+                *own = L::quads(quad(q));
+            }
+            quads
+        }
+    }
+}
