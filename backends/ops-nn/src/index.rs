@@ -344,6 +344,9 @@ pub(crate) fn transpose<T: bytemuck::Pod>(
     });
 }
 
+/// Planes of an image of red, green and blue.
+const COLOURS: usize = 3;
+
 /// What [`transpose`] does.
 struct Square<'a, T> {
     x: &'a [T],
@@ -364,6 +367,15 @@ impl<T: bytemuck::Pod> Loop for Square<'_, T> {
             columns,
             step,
         } = self;
+        if columns == COLOURS {
+            // Planes of colours: whole pixels at once.
+            let [red, green, blue] = [0, 1, 2].map(|c| &x[c * step..][..rows]);
+            let planes = red.iter().zip(green).zip(blue);
+            for (y, ((&red, &green), &blue)) in y.as_chunks_mut().0.iter_mut().zip(planes) {
+                *y = [red, green, blue];
+            }
+            return;
+        }
         if columns < SIDE {
             for c in 0..columns {
                 let y = y[c..].iter_mut().step_by(columns);

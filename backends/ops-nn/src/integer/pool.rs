@@ -5,7 +5,6 @@ use zbmd_ir::DType;
 
 use super::super::attributes;
 use super::super::cx::{Body, Cx, Plan, Planned, Tensors, token, volume};
-use super::super::last::{Near, OutputPixel, each_pixel};
 use super::super::window::Window;
 use super::lanes::{Bounds, LANES};
 use super::{BYTES, ByteRange, SIGN, scale, zero_point};
@@ -44,19 +43,32 @@ struct MaxPool {
     is_signed: bool,
 }
 
+impl MaxPool {
+    /// Bytes of a row of the image.
+    fn row_bytes(&self) -> usize {
+        self.window.input[2] * self.channels
+    }
+}
+
 impl Body for MaxPool {
     fn run(&self, tensors: &mut Tensors<'_>) {
         let input = tensors.bytes(0);
         let output = tensors.out_bytes(0);
+        let row = tensors.scratch::<u8>();
         let images = input.chunks_exact(self.window.input_plane() * self.channels);
         let results = output.chunks_exact_mut(self.window.output_plane() * self.channels);
         for (image, result) in images.zip(results) {
             simd::dispatch(MaxJob {
                 pool: self,
                 image,
+                row: &mut row[..self.row_bytes()],
                 result,
             });
         }
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.row_bytes()
     }
 }
 
@@ -64,6 +76,8 @@ impl Body for MaxPool {
 struct MaxJob<'a> {
     pool: &'a MaxPool,
     image: &'a [u8],
+    /// Room for the greatest bytes of each column of a row of windows.
+    row: &'a mut [u8],
     result: &'a mut [u8],
 }
 
@@ -76,49 +90,62 @@ impl Loop for MaxJob<'_> {
             window,
             is_signed,
         } = self.pool;
+        let row_bytes = self.pool.row_bytes();
         // With its sign bit turned over, a byte of i8 compares as one of u8.
         let flip = if *is_signed { SIGN } else { 0 };
-        let mut taps = [&self.image[..0]; MAX_TAPS];
-        each_pixel(
-            window,
-            0..window.output[1],
-            |pixel: OutputPixel, near: Near<'_>| {
-                let greatest = &mut self.result[pixel.number * channels..][..*channels];
-                let mut count = 0;
-                greatest.fill(flip);
-                for kernel_row in near.rows.clone() {
-                    for kernel_column in near.columns.clone() {
-                        let input_pixel = pixel.input_under(window, kernel_row, kernel_column);
-                        taps[count] = &self.image[input_pixel * channels..][..*channels];
-                        count += 1;
-                        if count == MAX_TAPS {
-                            greatest_bytes(&taps, flip, greatest);
-                            count = 0;
-                        }
-                    }
-                }
-                greatest_bytes(&taps[..count], flip, greatest);
-            },
-        );
+        let [_, kernel_height, kernel_width] = window.kernel;
+        let result_rows = self.result.chunks_exact_mut(window.output[2] * channels);
+
+        for (result_row, results) in result_rows.enumerate() {
+            let image_rows = (0..kernel_height)
+                .filter_map(|k| window.place(1, result_row, k))
+                .map(|y| &self.image[y * row_bytes..][..row_bytes]);
+            greatest_of(image_rows, flip, self.row);
+
+            for (column, result) in results.chunks_exact_mut(*channels).enumerate() {
+                let pixels = (0..kernel_width)
+                    .filter_map(|k| window.place(2, column, k))
+                    .map(|x| &self.row[x * channels..][..*channels]);
+                greatest_of(pixels, flip, result);
+            }
+        }
     }
 }
 
-/// Pixels whose greatest bytes are found together, at most.
-const MAX_TAPS: usize = 16;
-
-/// The greatest bytes of some pixels and of `greatest`, the bits of `flip` turned over for the comparison.
+/// The greatest bytes of some stretches, the bits of `flip` turned over for the comparison; the least byte where there are
+/// none.
 #[inline(always)]
-fn greatest_bytes(pixels: &[&[u8]], flip: u8, greatest: &mut [u8]) {
+fn greatest_of<'a>(stretches: impl Iterator<Item = &'a [u8]>, flip: u8, greatest: &mut [u8]) {
+    let mut group = [&[][..]; GROUP];
+    let mut count = 0;
+    greatest.fill(flip);
+    for stretch in stretches {
+        group[count] = stretch;
+        count += 1;
+        if count == GROUP {
+            greatest_bytes(&group, flip, greatest);
+            count = 0;
+        }
+    }
+    greatest_bytes(&group[..count], flip, greatest);
+}
+
+/// Stretches whose greatest bytes are found together, at most.
+const GROUP: usize = 8;
+
+/// The greatest bytes of some stretches and of `greatest`, the bits of `flip` turned over for the comparison.
+#[inline(always)]
+fn greatest_bytes(stretches: &[&[u8]], flip: u8, greatest: &mut [u8]) {
     let mut first = 0;
     while first < greatest.len() {
         // The last vector overlaps the one before, and gives the same there.
         let start = first.min(greatest.len().saturating_sub(LANES));
         let width = (greatest.len() - start).min(LANES);
         match greatest[start..].first_chunk_mut::<LANES>() {
-            Some(sixteen) => greatest_sixteen(pixels, start, flip, sixteen),
+            Some(sixteen) => greatest_sixteen(stretches, start, flip, sixteen),
             None => {
-                for pixel in pixels {
-                    let both = greatest[start..].iter_mut().zip(&pixel[start..]);
+                for stretch in stretches {
+                    let both = greatest[start..].iter_mut().zip(&stretch[start..]);
                     both.for_each(|(a, &b)| *a = (*a ^ flip).max(b ^ flip) ^ flip);
                 }
             }
@@ -127,30 +154,30 @@ fn greatest_bytes(pixels: &[&[u8]], flip: u8, greatest: &mut [u8]) {
     }
 }
 
-/// The same of sixteen bytes of each pixel from `start` on.
+/// The same of sixteen bytes of each stretch from `start` on.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn greatest_sixteen(pixels: &[&[u8]], start: usize, flip: u8, greatest: &mut [u8; LANES]) {
+fn greatest_sixteen(stretches: &[&[u8]], start: usize, flip: u8, greatest: &mut [u8; LANES]) {
     use std::arch::x86_64::*;
 
     // SAFETY: every processor of this architecture has SSE2; each slice has sixteen bytes from `start` on.
     unsafe {
         let flip = _mm_set1_epi8(flip as i8);
         let mut found = _mm_xor_si128(_mm_loadu_si128(greatest.as_ptr().cast()), flip);
-        for pixel in pixels {
-            let bytes = _mm_loadu_si128(pixel[start..start + LANES].as_ptr().cast());
+        for stretch in stretches {
+            let bytes = _mm_loadu_si128(stretch[start..start + LANES].as_ptr().cast());
             found = _mm_max_epu8(found, _mm_xor_si128(bytes, flip));
         }
         _mm_storeu_si128(greatest.as_mut_ptr().cast(), _mm_xor_si128(found, flip));
     }
 }
 
-/// The same of sixteen bytes of each pixel from `start` on.
+/// The same of sixteen bytes of each stretch from `start` on.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
-fn greatest_sixteen(pixels: &[&[u8]], start: usize, flip: u8, greatest: &mut [u8; LANES]) {
-    for pixel in pixels {
-        let both = greatest.iter_mut().zip(&pixel[start..start + LANES]);
+fn greatest_sixteen(stretches: &[&[u8]], start: usize, flip: u8, greatest: &mut [u8; LANES]) {
+    for stretch in stretches {
+        let both = greatest.iter_mut().zip(&stretch[start..start + LANES]);
         both.for_each(|(a, &b)| *a = (*a ^ flip).max(b ^ flip) ^ flip);
     }
 }
