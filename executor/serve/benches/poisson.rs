@@ -4,9 +4,10 @@
 //! `ZBMD_SERVE_POISSON_S=300 cargo bench -p zbmd-serve --bench poisson [MODEL.onnx]`; 10 s a load without the variable. The model is
 //! calibrated, so that the bound counts what its kernels take here.
 //!
-//! Every time counts from when its request was due: a client that is late, or waits for its connection, makes the response longer and
-//! leaves no request out. A thread that does nothing but sleep to the next millisecond says how late the system wakes threads meanwhile;
-//! clients and server share its cores.
+//! The load is an open one: any idle connection takes the next arrival. There are more connections than requests can be admitted at
+//! once, so that none of them is waited for; `started late` counts those that were taken over a millisecond after they were due. Every time counts
+//! from when its request was due: a client that is late makes the response longer and leaves no request out. A thread that does nothing but
+//! sleep to the next millisecond says how late the system wakes threads meanwhile; clients and server share its cores.
 
 #[cfg(target_os = "linux")]
 #[path = "../tests/common/mod.rs"]
@@ -29,6 +30,7 @@ mod linux {
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
     use std::num::NonZero;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
@@ -44,6 +46,8 @@ mod linux {
     const SATURATING: u32 = 16;
     const SATURATING_TIME: Duration = Duration::from_secs(3);
     const SEED: u64 = 24;
+    /// A connection that asks so long after its request was due was waited for, or its thread was.
+    const LATE_START: Duration = Duration::from_millis(1);
     /// A refusal that takes longer has cost its client time.
     const PROMPT_US: f64 = 2000.0;
 
@@ -55,31 +59,34 @@ mod linux {
         let models = Models::new().with("model", &model);
         let server = models.serve(&["--queue", QUEUE]);
         let bound_us = printed_bound_us(&server);
+        // Whoever asks for capacity takes any answer.
+        let capacity = capacity(server.address, &request(&model, None));
         let request = request(&model, Some(bound_us));
-
-        let capacity = capacity(server.address, &request);
         println!(
             "{}: {capacity:.0} answers/s at most; bound of a full queue of {QUEUE}: {bound_us} us; load {}",
             chosen.name,
             load()
         );
         println!(
-            "load %  offered/s  answered/s  p50 us  p99 us  p99.9 us  max us  over bound %  over with wake-up  \
-             refused %  refused p50 us  p99 us  max us  after 2 ms %  wake-up p99.9 us  max us"
+            "load %  offered/s  started late %  answered/s  p50 us  p99 us  p99.9 us  max us  over bound %  over with wake-up  \
+             refused %  refused p50 us  p99 us  max us  after 2 ms %  wake-up p99.9 us  max us  late by the server's clock"
         );
         for part in LOADS {
             let offered = Offered {
                 rate: capacity * part,
                 time: Duration::from_secs(seconds),
             };
+            let late_before = late_answers(&server);
             let seen = offered.run(server.address, &request);
             seen.print(part, bound_us as f64);
+            println!("  {:.0}", late_answers(&server) - late_before);
         }
-        let late = server.metric("zbmd_late_responses_total{model=\"model\"}");
-        println!(
-            "by the server's clock {late} answers were late; load {}",
-            load()
-        );
+        println!("load {}", load());
+    }
+
+    /// Answers that were later than their timeout, counted by the server from when a request's body was there.
+    fn late_answers(server: &Server) -> f64 {
+        server.metric("zbmd_late_responses_total{model=\"model\"}")
     }
 
     fn printed_bound_us(server: &Server) -> u64 {
@@ -118,15 +125,19 @@ mod linux {
     }
 
     impl Offered {
-        /// Every connection has arrivals of its own; together they are as random as those of one process.
         fn run(&self, address: SocketAddr, request: &[u8]) -> Seen {
             let is_over = AtomicBool::new(false);
             let begun = Instant::now() + Duration::from_millis(100);
+            let arrivals = Mutex::new(Arrivals {
+                random: Random(SEED),
+                mean_gap: 1.0 / self.rate,
+                next: begun,
+                end: begun + self.time,
+            });
             std::thread::scope(|scope| {
                 let sleeper = scope.spawn(|| wake_ups(&is_over));
-                let clients: Vec<_> = (0..CONNECTIONS)
-                    .map(|number| scope.spawn(move || self.ask(number, begun, address, request)))
-                    .collect();
+                let ask = || ask_all(&arrivals, address, request);
+                let clients: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(ask)).collect();
                 let mut seen = Seen::default();
                 for client in clients {
                     seen.add(client.join().expect("no panic"));
@@ -138,26 +149,45 @@ mod linux {
                 seen
             })
         }
+    }
 
-        fn ask(&self, number: u32, begun: Instant, address: SocketAddr, request: &[u8]) -> Seen {
-            wake_exactly();
-            let mean_gap = f64::from(CONNECTIONS) / self.rate;
-            let mut random = Random(SEED ^ u64::from(number) << 32);
-            let mut client = Client::new(address);
-            let mut seen = Seen::default();
-            let mut due = begun + random.gap(mean_gap);
-            while due < begun + self.time {
-                sleep_until(due);
-                let status = client.ask(request);
-                let response_us = due.elapsed().as_secs_f64() * 1e6;
-                match status {
-                    200 => seen.answered_us.push(response_us),
-                    503 => seen.refused_us.push(response_us),
-                    other => panic!("status {other}"),
-                }
-                due += random.gap(mean_gap);
+    /// When requests are due: a Poisson process.
+    struct Arrivals {
+        random: Random,
+        /// In seconds.
+        mean_gap: f64,
+        next: Instant,
+        end: Instant,
+    }
+
+    impl Iterator for Arrivals {
+        type Item = Instant;
+
+        fn next(&mut self) -> Option<Instant> {
+            self.next += self.random.gap(self.mean_gap);
+            (self.next < self.end).then_some(self.next)
+        }
+    }
+
+    /// Takes one arrival after the other on a connection.
+    fn ask_all(arrivals: &Mutex<Arrivals>, address: SocketAddr, request: &[u8]) -> Seen {
+        wake_exactly();
+        let mut client = Client::new(address);
+        let mut seen = Seen::default();
+        loop {
+            let arrival = arrivals.lock().expect("no panic").next();
+            let Some(due) = arrival else {
+                return seen;
+            };
+            sleep_until(due);
+            seen.started_late += usize::from(due.elapsed() > LATE_START);
+            let status = client.ask(request);
+            let response_us = due.elapsed().as_secs_f64() * 1e6;
+            match status {
+                200 => seen.answered_us.push(response_us),
+                503 => seen.refused_us.push(response_us),
+                other => panic!("status {other}"),
             }
-            seen
         }
     }
 
@@ -262,6 +292,8 @@ mod linux {
         answered_us: Vec<f64>,
         refused_us: Vec<f64>,
         wake_up_us: Vec<f64>,
+        /// Later than [`LATE_START`].
+        started_late: usize,
         seconds: f64,
     }
 
@@ -269,6 +301,7 @@ mod linux {
         fn add(&mut self, other: Self) {
             self.answered_us.extend(other.answered_us);
             self.refused_us.extend(other.refused_us);
+            self.started_late += other.started_late;
         }
 
         fn sort(&mut self) {
@@ -287,10 +320,11 @@ mod linux {
             let answered = &self.answered_us;
             let refused = &self.refused_us;
             let with_wake_up_us = bound_us + quantile(&self.wake_up_us, 1.0);
-            println!(
-                "{:6.0} {:10.0} {:11.0} {:7.0} {:7.0} {:9.0} {:7.0} {:13.4} {:18} {:10.2} {:15.0} {:7.0} {:7.0} {:13.2} {:17.0} {:7.0}",
+            print!(
+                "{:6.0} {:10.0} {:15.3} {:11.0} {:7.0} {:7.0} {:9.0} {:7.0} {:13.4} {:18} {:10.2} {:15.0} {:7.0} {:7.0} {:13.2} {:17.0} {:7.0}",
                 100.0 * part,
                 asked as f64 / self.seconds,
+                share(self.started_late, asked),
                 answered.len() as f64 / self.seconds,
                 quantile(answered, 0.5),
                 quantile(answered, 0.99),

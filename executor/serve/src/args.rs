@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// Let only clients in that show a bearer token: a file with the SHA-256 hash of one in each line, as `sha256sum` writes it
     #[arg(long, value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,
-    /// Allow an address that others can reach without encryption or without knowing who they are: only in a network, or behind a
+    /// Allow an address, or a collector's, that others can reach without encryption or without knowing who they are: only in a network, or behind a
     /// proxy, that you trust
     #[arg(long)]
     pub(crate) allow_remote: bool,
@@ -65,6 +65,9 @@ pub(crate) struct Args {
     /// Let clients load models of the folder anew, and unload them
     #[arg(long)]
     pub(crate) model_control: bool,
+    /// Send a span of each request and each epoch to a collector of OpenTelemetry's protocol, over HTTP: `http://127.0.0.1:4318`
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<String>,
     /// What the server calls itself in its metadata, for clients that look at it
     #[arg(long, value_name = "NAME", default_value = crate::description::NAME)]
     pub(crate) server_name: String,

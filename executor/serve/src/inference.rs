@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::engine::RunningModel;
 use crate::engine::admission::{Computed, Refusal, Submission};
+use crate::otlp::{ComputedTimes, RequestRecord, TraceParent};
 use crate::protocol::request::{InferRequest, Tensors};
 use crate::sequence::SequenceStep;
 use crate::shared_memory::Regions;
@@ -21,12 +22,20 @@ pub(crate) enum Rejection {
     Refused(Refusal),
 }
 
+/// When a request was there, and what it is a part of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) at: Instant,
+    /// The client's span.
+    pub(crate) parent: Option<TraceParent>,
+}
+
 /// A request that was admitted.
 pub(crate) struct Admitted {
     running: Arc<RunningModel>,
     request: InferRequest,
     computed: oneshot::Receiver<Computed>,
-    arrived: Instant,
+    arrival: Arrival,
     /// Until it was read.
     input_time: Duration,
 }
@@ -39,7 +48,7 @@ pub(crate) struct Admitted {
 pub(crate) fn admit(
     running: &Arc<RunningModel>,
     regions: &Regions,
-    arrived: Instant,
+    arrival: Arrival,
     read: impl FnOnce(Tensors<'_>) -> Result<InferRequest, String>,
 ) -> Result<Admitted, Rejection> {
     let model = &running.model;
@@ -49,17 +58,17 @@ pub(crate) fn admit(
         regions,
     };
     let admitted = read(tensors).map_err(Rejection::Request);
-    let admitted = admitted.and_then(|request| submit(running, arrived, request));
-    admitted.inspect_err(|rejection| count(running, arrived, rejection))
+    let admitted = admitted.and_then(|request| submit(running, arrival, request));
+    admitted.inspect_err(|rejection| count(running, arrival, rejection))
 }
 
 fn submit(
     running: &Arc<RunningModel>,
-    arrived: Instant,
+    arrival: Arrival,
     mut request: InferRequest,
 ) -> Result<Admitted, Rejection> {
     check_sequence(running, request.step.as_ref())?;
-    let input_time = arrived.elapsed();
+    let input_time = arrival.at.elapsed();
     let submission = Submission {
         inputs: std::mem::take(&mut request.inputs),
         timeout: request.timeout,
@@ -70,7 +79,7 @@ fn submit(
         running: Arc::clone(running),
         request,
         computed,
-        arrived,
+        arrival,
         input_time,
     })
 }
@@ -99,9 +108,9 @@ impl Admitted {
         self,
         write: impl FnOnce(&RunningModel, &InferRequest, Computed) -> Result<Answer, String>,
     ) -> Result<Answer, Rejection> {
-        let (running, arrived) = (Arc::clone(&self.running), self.arrived);
+        let (running, arrival) = (Arc::clone(&self.running), self.arrival);
         let answer = self.compute(write).await;
-        answer.inspect_err(|rejection| count(&running, arrived, rejection))
+        answer.inspect_err(|rejection| count(&running, arrival, rejection))
     }
 
     async fn compute<Answer>(
@@ -116,22 +125,56 @@ impl Admitted {
 
         let begun = Instant::now();
         let (queued, computing) = (computed.queued, computed.computed);
+        let usual = computed.usual;
         let answer = write(&self.running, &self.request, computed).map_err(Rejection::Request)?;
+        let end = Instant::now();
+        let response = end - self.arrival.at;
+        self.running
+            .admission()
+            .measured()
+            .responded(response, usual);
         self.running.stats.answered(AnsweredTimes {
             input: self.input_time,
             queued,
             computed: computing,
-            output: begun.elapsed(),
-            response: self.arrived.elapsed(),
+            output: end - begun,
+            response,
             timeout: self.request.timeout,
         });
+        if let Some(tracer) = self.running.tracer() {
+            tracer.request(RequestRecord {
+                parent: self.arrival.parent,
+                begin: self.arrival.at,
+                end,
+                id: self.request.id,
+                outcome: Ok(ComputedTimes {
+                    input: self.input_time,
+                    queued,
+                    computed: computing,
+                }),
+            });
+        }
         Ok(answer)
     }
 }
 
-fn count(running: &RunningModel, arrived: Instant, rejection: &Rejection) {
+fn count(running: &RunningModel, arrival: Arrival, rejection: &Rejection) {
+    let end = Instant::now();
     let stats = &running.stats;
-    stats.refused(RefusedFor::of(rejection), arrived.elapsed());
+    stats.refused(RefusedFor::of(rejection), end - arrival.at);
+    if let Some(tracer) = running.tracer() {
+        let why = match rejection {
+            Rejection::Request(what) => what.clone(),
+            Rejection::Refused(refusal) => refusal.to_string(),
+        };
+        tracer.request(RequestRecord {
+            parent: arrival.parent,
+            begin: arrival.at,
+            end,
+            id: None,
+            outcome: Err(why),
+        });
+    }
 }
 
 impl RefusedFor {

@@ -14,8 +14,9 @@
 //! | `sequence` | names of sequences | nothing of these |
 //! | `shared_memory` | regions that tensors are in | nothing of these |
 //! | `protocol` | bodies of requests and answers | `sequence`, `shared_memory`, `tensor` |
-//! | `engine` | a model's queue, sequences, run, bound and readiness | `sequence`, `stats`, `tensor` |
-//! | `inference` | a request on its way through a model | `protocol`, `engine`, `stats` |
+//! | `otlp` | traces, and sending them to a collector | `stats` |
+//! | `engine` | a model's queue, sequences, run, bound and readiness | `otlp`, `sequence`, `stats`, `tensor` |
+//! | `inference` | a request on its way through a model | `protocol`, `engine`, `otlp`, `stats` |
 //! | `tls`, `tokens` | encryption, and who is let in | nothing of these |
 //! | `control` | opening models of the folder | `engine`, `repository` |
 //! | `description` | names, bounds and states, as all protocols say them | `engine`, `server` |
@@ -34,6 +35,7 @@ mod engine;
 mod grpc;
 mod http;
 mod inference;
+mod otlp;
 mod protocol;
 mod repository;
 mod sequence;
@@ -68,6 +70,7 @@ use crate::engine::RunChoices;
 use crate::engine::readiness::Phase;
 use crate::engine::sequences::SequenceLimits;
 use crate::http::Http;
+use crate::otlp::{Endpoint, EndpointError, Exporter, Tracer};
 use crate::repository::{LoadChoices, RepositoryError};
 use crate::server::{Limits, Parts, Protocol, Security, Server};
 use crate::shared_memory::Regions;
@@ -96,6 +99,8 @@ enum ServeError {
     )]
     SharedMemory(SocketAddr),
     #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    #[error(transparent)]
     Repository(#[from] RepositoryError),
     #[error(
         "cannot listen at {address}: {source}; choose another address with `--listen`, or another port for gRPC with `--grpc-port`"
@@ -116,7 +121,7 @@ enum ServeError {
 impl ServeError {
     fn class(&self) -> u8 {
         match self {
-            Self::Remote(_) | Self::SharedMemory(_) => exit::USAGE,
+            Self::Remote(_) | Self::SharedMemory(_) | Self::Endpoint(_) => exit::USAGE,
             Self::Repository(error) => error.class(),
             Self::Listen { .. } | Self::Tokens(_) => exit::FILE,
             #[cfg(feature = "tls")]
@@ -179,10 +184,11 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
     let tokens = args.tokens.as_deref().map(Tokens::read).transpose()?;
     let encryption = Encryption::of(args)?;
     let limits = limits_of(args);
+    let exporter = start_exporter(args)?;
     let control = ModelControl {
         folder: args.folder.clone(),
         load: load_choices(args, registry),
-        run: run_choices(args),
+        run: run_choices(args, exporter.as_ref().map(Exporter::tracer)),
         is_allowed: args.model_control,
     };
     let models = control.load_all()?;
@@ -223,10 +229,23 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
 
     let has_failed = wait_for_end(&signals, &server);
     let exit_code = shut_down(args, &runtime, &server);
+    if let Some(exporter) = exporter {
+        exporter.finish(CLOSE_LIMIT);
+    }
     match has_failed {
         true => Err(ServeError::AllFailed),
         false => Ok(exit_code),
     }
+}
+
+/// Begins to send traces, if anybody wants them.
+fn start_exporter(args: &Args) -> Result<Option<Exporter>, ServeError> {
+    let Some(url) = &args.otlp else {
+        return Ok(None);
+    };
+    let endpoint = Endpoint::of(url, args.allow_remote)?;
+    let started = Exporter::start(endpoint, &args.server_name);
+    started.map(Some).map_err(thread_error("traces"))
 }
 
 fn load_choices(args: &Args, registry: &Registry) -> LoadChoices {
@@ -255,7 +274,7 @@ fn limits_of(args: &Args) -> Limits {
     }
 }
 
-fn run_choices(args: &Args) -> RunChoices {
+fn run_choices(args: &Args, tracer: Option<&Tracer>) -> RunChoices {
     RunChoices {
         isolation: args.isolation.isolation(),
         standby: !args.no_standby,
@@ -265,6 +284,7 @@ fn run_choices(args: &Args) -> RunChoices {
             count: args.sequences as usize,
             idle: args.sequence_idle,
         },
+        tracer: tracer.cloned(),
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::control::{ControlError, ModelControl};
 use crate::engine::RunningModel;
+use crate::otlp::Tracer;
 use crate::shared_memory::Regions;
 use crate::tokens::Tokens;
 
@@ -274,6 +275,11 @@ impl Server {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Relaxed)
+    }
+
+    /// What takes traces, if anybody wants them.
+    pub(crate) fn tracer(&self) -> Option<&Tracer> {
+        self.control.run.tracer.as_ref()
     }
 
     /// What it calls itself.

@@ -28,6 +28,11 @@ pub mod messages {
     pub use crate::protocol::messages::*;
 }
 
+/// The messages of traces, for collectors.
+pub mod traces {
+    pub use crate::otlp::messages::*;
+}
+
 /// Answers to one conversation fit this many bytes, unless there is no end of them.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -171,6 +176,7 @@ impl Conversations {
                     count: 8,
                     idle: Duration::from_secs(5),
                 },
+                tracer: None,
             },
             is_allowed: false,
         };

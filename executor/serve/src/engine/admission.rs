@@ -38,6 +38,8 @@ pub(crate) struct Computed {
     pub(crate) queued: Duration,
     /// From then until the answer.
     pub(crate) computed: Duration,
+    /// What the response was to take as a rule when it was admitted.
+    pub(crate) usual: Duration,
 }
 
 /// Why a request is not admitted.
@@ -76,6 +78,8 @@ struct Pending {
     begun: Instant,
     /// Nothing was before it.
     is_alone: bool,
+    /// How long its response takes as a rule.
+    usual: Duration,
 }
 
 enum UnderWay {
@@ -137,6 +141,12 @@ impl QueueState {
             }
         }
     }
+}
+
+/// Responses that follow one another until a request's own is there: of a sequence, one is computed after the other.
+fn turns(state: &QueueState, step: Option<&SequenceStep>) -> u32 {
+    let before = step.map_or(0, |step| state.sequences.pending(&step.id));
+    u32::try_from(before + 1).unwrap_or(u32::MAX)
 }
 
 /// The queue of one model.
@@ -217,19 +227,24 @@ impl Admission {
         if state.waiting.len() >= self.limit {
             return Err(Refusal::Full {
                 limit: self.limit,
-                wait: self.measured.expected(self.planned, ahead),
+                wait: self.measured.usual(self.planned, ahead),
             });
         }
+        let measured = &self.measured;
+        let turns = turns(&state, step.as_ref());
         if let Some(timeout) = timeout {
             if !is_running {
                 return Err(Refusal::NotRunning);
             }
-            let expected = self.expected(&state, ahead, step.as_ref());
+            let bound = |ahead| measured.bound(self.planned, ahead);
+            let expected = bound(ahead).max(bound(0).saturating_mul(turns));
             if expected > timeout {
                 return Err(Refusal::TooLate { expected, timeout });
             }
         }
 
+        let usual = |ahead| measured.usual(self.planned, ahead);
+        let usual = usual(ahead).max(usual(0).saturating_mul(turns));
         let (answer, receiver) = oneshot::channel();
         let now = Instant::now();
         if let Some(step) = &step {
@@ -242,19 +257,11 @@ impl Admission {
             admitted: now,
             begun: now,
             is_alone: ahead == 0,
+            usual,
         });
         drop(state);
         self.changed.notify_all();
         Ok(receiver)
-    }
-
-    /// When the answer is there: after all that is ahead, and of a sequence one after the other.
-    fn expected(&self, state: &QueueState, ahead: u64, step: Option<&SequenceStep>) -> Duration {
-        let expected = self.measured.expected(self.planned, ahead);
-        let before = step.map_or(0, |step| state.sequences.pending(&step.id));
-        let turns = u32::try_from(before + 1).unwrap_or(u32::MAX);
-        let alone = self.measured.expected(self.planned, 0);
-        expected.max(alone.saturating_mul(turns))
     }
 
     /// What the run is to compute next; waits for it. What is returned counts as pushed.
@@ -311,6 +318,7 @@ impl Admission {
             tensors: tensors.to_vec(),
             queued: pending.begun - pending.admitted,
             computed: now - pending.begun,
+            usual: pending.usual,
         };
         // Its client may have gone away.
         let _ = pending.answer.send(computed);

@@ -4,6 +4,7 @@
 //! computed again after a loss, so that a client sees one slower answer and not an error.
 
 pub(crate) mod admission;
+mod epoch_spans;
 mod load;
 pub(crate) mod pace;
 pub(crate) mod readiness;

@@ -1,6 +1,6 @@
 //! How long a request takes: what the calendar says, and what was measured.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use zbmd_ir::Program;
@@ -63,6 +63,7 @@ pub(crate) struct MeasuredPace {
     spacing_ns: AtomicU64,
     /// The shortest response so far; 0 before the first.
     shortest_ns: AtomicU64,
+    overrun: Overrun,
 }
 
 impl MeasuredPace {
@@ -89,22 +90,60 @@ impl MeasuredPace {
         smooth(&self.spacing_ns, spacing);
     }
 
-    /// How long a request would take with so many iterations before it. Where there are none, as short as it ever was: a slow
-    /// moment must not have all that follows refused, as nothing would be measured then.
-    fn response_ns(&self, iterations_ahead: u64) -> u64 {
-        if iterations_ahead == 0 {
-            return self.shortest_ns();
-        }
+    /// What a response took, until its answer was made, and [what it was to take](Self::usual).
+    pub(crate) fn responded(&self, response: Duration, usual: Duration) {
+        self.overrun.add(response, usual);
+    }
+
+    /// How long a response takes as a rule, with so many iterations before it: the longer of what is planned and what was
+    /// measured.
+    pub(crate) fn usual(&self, planned: PlannedPace, iterations_ahead: u64) -> Duration {
         let spacing_ns = self.spacing_ns.load(Ordering::Relaxed);
         let waiting_ns = spacing_ns.saturating_mul(iterations_ahead);
         let alone_ns = self.alone_ns.load(Ordering::Relaxed);
-        alone_ns.saturating_add(waiting_ns)
+        let planned_ns = planned.response_ns(iterations_ahead);
+        Duration::from_nanos(planned_ns.max(alone_ns.saturating_add(waiting_ns)))
     }
 
-    /// The longer of what is planned and what was measured.
-    pub(crate) fn expected(&self, planned: PlannedPace, iterations_ahead: u64) -> Duration {
-        let planned_ns = planned.response_ns(iterations_ahead);
-        Duration::from_nanos(planned_ns.max(self.response_ns(iterations_ahead)))
+    /// How long a response takes but for rare ones: as a rule, and what responses took longer than that lately. With nothing
+    /// before it, as short as it ever was: a slow moment must not have all that follows refused, as nothing would be measured then.
+    pub(crate) fn bound(&self, planned: PlannedPace, iterations_ahead: u64) -> Duration {
+        match iterations_ahead {
+            0 => Duration::from_nanos(planned.response_ns(0).max(self.shortest_ns())),
+            _ => self.usual(planned, iterations_ahead) + self.overrun.margin(),
+        }
+    }
+}
+
+/// By how much responses took longer than usual lately.
+///
+/// As TCP's retransmission timer has it (RFC 6298): a smoothed mean, and four times the smoothed deviation from it.
+#[derive(Debug, Default)]
+struct Overrun {
+    mean_ns: AtomicI64,
+    deviation_ns: AtomicI64,
+}
+
+impl Overrun {
+    /// Two threads at once may lose a sample.
+    fn add(&self, response: Duration, usual: Duration) {
+        let signed_ns = |time| i64::try_from(ns_of(time)).unwrap_or(i64::MAX);
+        let overrun_ns = signed_ns(response) - signed_ns(usual);
+        let mean_ns = self.mean_ns.load(Ordering::Relaxed);
+        let deviation_ns = self.deviation_ns.load(Ordering::Relaxed);
+        let error_ns = overrun_ns - mean_ns;
+        self.mean_ns
+            .store(mean_ns + error_ns / 8, Ordering::Relaxed);
+        let spread_ns = (error_ns.abs() - deviation_ns) / 4;
+        self.deviation_ns
+            .store(deviation_ns + spread_ns, Ordering::Relaxed);
+    }
+
+    fn margin(&self) -> Duration {
+        let mean_ns = self.mean_ns.load(Ordering::Relaxed);
+        let deviation_ns = self.deviation_ns.load(Ordering::Relaxed);
+        let margin_ns = mean_ns.saturating_add(deviation_ns.saturating_mul(4));
+        Duration::from_nanos(u64::try_from(margin_ns).unwrap_or(0))
     }
 }
 
@@ -151,17 +190,46 @@ mod tests {
     }
 
     #[test]
-    fn the_longer_of_plan_and_measurement_is_expected() {
+    fn the_longer_of_plan_and_measurement_is_usual() {
+        let nanos = Duration::from_nanos;
         let measured = MeasuredPace::default();
-        assert_eq!(measured.expected(SINGLE, 2), Duration::from_nanos(40));
-        measured.answered_alone(Duration::from_nanos(100));
-        measured.answered_next(Duration::from_nanos(30));
-        assert_eq!(measured.expected(SINGLE, 2), Duration::from_nanos(160));
-        assert_eq!(measured.expected(SINGLE, 0), Duration::from_nanos(100));
-        measured.answered_alone(Duration::from_nanos(900));
-        assert_eq!(measured.expected(SINGLE, 0), Duration::from_nanos(100));
+        assert_eq!(measured.usual(SINGLE, 2), nanos(40));
+        measured.answered_alone(nanos(100));
+        measured.answered_next(nanos(30));
+        assert_eq!(measured.usual(SINGLE, 2), nanos(160));
+        assert_eq!(measured.bound(SINGLE, 0), nanos(100));
+        measured.answered_alone(nanos(900));
+        assert_eq!(measured.bound(SINGLE, 0), nanos(100));
+        assert_eq!(measured.usual(SINGLE, 0), nanos(200));
         assert_eq!(measured.shortest_ns(), 100);
-        measured.answered_next(Duration::from_nanos(430));
-        assert_eq!(measured.expected(SINGLE, 1), Duration::from_nanos(280));
+        measured.answered_next(nanos(430));
+        assert_eq!(measured.usual(SINGLE, 1), nanos(280));
+    }
+
+    #[test]
+    fn what_others_took_longer_is_added_unless_nothing_is_ahead() {
+        let micros = Duration::from_micros;
+        let pace = PlannedPace {
+            block: 1,
+            stages: 1,
+            period_ns: 1_000_000,
+        };
+        let measured = MeasuredPace::default();
+        let usual = micros(3000);
+        assert_eq!(measured.bound(pace, 1), usual);
+        for _ in 0..200 {
+            measured.responded(micros(3500), usual);
+        }
+        let steady = measured.bound(pace, 1);
+        assert!((micros(3490)..micros(3510)).contains(&steady), "{steady:?}");
+
+        // One that stands out counts for a while.
+        measured.responded(micros(7500), usual);
+        assert!(measured.bound(pace, 1) > micros(7000));
+        assert_eq!(measured.bound(pace, 0), micros(2000));
+        for _ in 0..200 {
+            measured.responded(micros(2000), usual);
+        }
+        assert_eq!(measured.bound(pace, 1), usual);
     }
 }

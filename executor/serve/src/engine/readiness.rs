@@ -110,7 +110,7 @@ impl Readiness {
     }
 }
 
-fn cause_name(cause: &zbmd_executor::supervise::Cause) -> &'static str {
+pub(super) fn cause_name(cause: &zbmd_executor::supervise::Cause) -> &'static str {
     use zbmd_executor::supervise::Cause;
 
     match cause {

@@ -20,9 +20,11 @@ use zbmd_executor::{
 };
 
 use super::admission::{Admission, Computed, Refusal, Submission, Work};
+use super::epoch_spans::EpochSpans;
 use super::load::LoadedModel;
 use super::readiness::{Phase, Readiness};
 use super::sequences::{SequenceLimits, Sequences};
+use crate::otlp::{ModelTracer, Tracer};
 use crate::say;
 use crate::stats::ModelStats;
 
@@ -48,6 +50,8 @@ pub(crate) struct RunChoices {
     pub(crate) queue: usize,
     /// Of models that keep a state.
     pub(crate) sequences: SequenceLimits,
+    /// Takes the spans of requests and epochs, if anybody wants them.
+    pub(crate) tracer: Option<Tracer>,
 }
 
 /// Why a run ended.
@@ -73,6 +77,7 @@ pub(crate) struct RunningModel {
     pub(crate) stats: ModelStats,
     admission: Admission,
     readiness: Arc<Readiness>,
+    tracer: Option<ModelTracer>,
     choices: RunChoices,
     /// Taken by whoever waits for the end.
     keeper: Mutex<Option<JoinHandle<()>>>,
@@ -86,7 +91,10 @@ impl RunningModel {
     pub(crate) fn start(model: LoadedModel, choices: RunChoices) -> io::Result<Arc<Self>> {
         let initial = model.carried.iter().map(|state| state.initial.clone());
         let sequences = Sequences::new(choices.sequences, Arc::new(initial.collect()));
+        let tracer = choices.tracer.as_ref();
+        let tracer = tracer.map(|tracer| tracer.of_model(&model.name));
         let running = Arc::new(Self {
+            tracer,
             admission: Admission::new(choices.queue, model.planned, sequences),
             readiness: Arc::new(Readiness::new()),
             stats: ModelStats::default(),
@@ -111,6 +119,11 @@ impl RunningModel {
 
     pub(crate) fn readiness(&self) -> &Readiness {
         &self.readiness
+    }
+
+    /// What takes the spans of its requests, if anybody wants them.
+    pub(crate) fn tracer(&self) -> Option<&ModelTracer> {
+        self.tracer.as_ref()
     }
 
     /// A plan runs, and requests are admitted.
@@ -221,7 +234,13 @@ impl RunningModel {
         // again after a loss.
         supervised.save_every = Some(1);
         let readiness = Arc::clone(&self.readiness);
-        supervised.listener = Some(Arc::new(move |event| readiness.follow(event)));
+        let epochs = self.tracer.clone().map(EpochSpans::new);
+        supervised.listener = Some(Arc::new(move |event| {
+            readiness.follow(event);
+            if let Some(epochs) = &epochs {
+                epochs.follow(event);
+            }
+        }));
         let mut session = engine.start(RunOptions {
             isolation: self.choices.isolation.clone(),
             standby: self.choices.standby,

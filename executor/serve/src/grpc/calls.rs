@@ -19,7 +19,8 @@ use super::stream::infer_stream;
 use super::{regions, repository};
 use crate::engine::RunningModel;
 use crate::engine::admission::{Computed, Refusal};
-use crate::inference::{Admitted, Rejection, admit};
+use crate::inference::{Admitted, Arrival, Rejection, admit};
+use crate::otlp::TraceParent;
 use crate::protocol::answer::VERSION;
 use crate::protocol::message_request::read_message;
 use crate::protocol::messages::{
@@ -83,7 +84,13 @@ pub(super) async fn answer(
             let about = |asked: RepositoryIndexRequest| documents::index(server, asked.ready);
             unary(server, request, |asked| ready(Ok(about(asked)))).await
         }
-        "ModelInfer" => unary(server, request, |asked| infer_message(server, asked)).await,
+        "ModelInfer" => {
+            let parent = TraceParent::of(request.headers());
+            unary(server, request, |asked| {
+                infer_message(server, asked, parent)
+            })
+            .await
+        }
         "ModelStreamInfer" => infer_stream(server, calls, request).await,
         _ => answer_changes(server, &call, request).await,
     }
@@ -192,16 +199,21 @@ fn check_version(asked: &ModelRequest) -> Result<(), Status> {
 async fn infer_message(
     server: &Server,
     message: ModelInferRequest,
+    parent: Option<TraceParent>,
 ) -> Result<ModelInferResponse, Status> {
-    answer_message(admit_message(server, message)?).await
+    answer_message(admit_message(server, message, parent)?).await
 }
 
 /// Admits a request to infer. Those of a sequence are computed in the order in which they are admitted.
 pub(super) fn admit_message(
     server: &Server,
     mut message: ModelInferRequest,
+    parent: Option<TraceParent>,
 ) -> Result<Admitted, Status> {
-    let arrived = Instant::now();
+    let arrival = Arrival {
+        at: Instant::now(),
+        parent,
+    };
     let asked = ModelRequest {
         name: std::mem::take(&mut message.model_name),
         version: std::mem::take(&mut message.model_version),
@@ -210,7 +222,7 @@ pub(super) fn admit_message(
     let read =
         |tensors: Tensors<'_>| read_message(message, tensors).map_err(|wrong| wrong.to_string());
     let admitted = server.with_model(&asked.name, |running| {
-        admit(running, server.regions(), arrived, read)
+        admit(running, server.regions(), arrival, read)
     });
     let admitted = admitted.ok_or_else(|| Status::not_found(server.unknown_model(&asked.name)))?;
     admitted.map_err(|rejection| status_of(&rejection))

@@ -17,6 +17,7 @@ use tonic::{Status, Streaming};
 use super::calls::{admit_message, answer_message};
 use super::codec::MessageCodec;
 use super::connection::{Call, CallCounts};
+use crate::otlp::TraceParent;
 use crate::protocol::messages::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 use crate::server::Server;
 
@@ -32,6 +33,7 @@ pub(super) async fn infer_stream(
     let service = InferStream {
         server: Arc::clone(server),
         calls: Arc::clone(calls),
+        parent: TraceParent::of(request.headers()),
     };
     Grpc::new(MessageCodec::<ModelInferRequest, ModelStreamInferResponse>::new())
         .max_decoding_message_size(server.max_body_bytes())
@@ -43,6 +45,7 @@ pub(super) async fn infer_stream(
 struct InferStream {
     server: Arc<Server>,
     calls: Arc<CallCounts>,
+    parent: Option<TraceParent>,
 }
 
 impl StreamingService<ModelInferRequest> for InferStream {
@@ -54,6 +57,7 @@ impl StreamingService<ModelInferRequest> for InferStream {
         ready(Ok(tonic::Response::new(Answers {
             server: Arc::clone(&self.server),
             calls: Arc::clone(&self.calls),
+            parent: self.parent,
             requests: Some(request.into_inner()),
             under_way: VecDeque::new(),
             failure: None,
@@ -65,6 +69,8 @@ impl StreamingService<ModelInferRequest> for InferStream {
 struct Answers {
     server: Arc<Server>,
     calls: Arc<CallCounts>,
+    /// The client's span of the call, which all its requests are parts of.
+    parent: Option<TraceParent>,
     /// Until the client has no more.
     requests: Option<Streaming<ModelInferRequest>>,
     /// In the order of the requests. Each is a task of its own: a client that takes no answers does not keep them from being made, so
@@ -97,7 +103,7 @@ impl Answers {
         let call = Call::begin(&self.calls);
         let id = message.id.clone();
         // Here and not in the task: tasks begin in any order.
-        let admitted = admit_message(&self.server, message);
+        let admitted = admit_message(&self.server, message, self.parent);
         let inference = tokio::spawn(async move {
             let answer = match admitted {
                 Ok(admitted) => answer_message(admitted).await,

@@ -12,7 +12,8 @@ use super::body::{BodyLimits, discard, read_body};
 use super::reply::{JSON_LENGTH, Reply, closing, error, tensors, unavailable};
 use crate::engine::RunningModel;
 use crate::engine::admission::{Computed, Refusal};
-use crate::inference::{Rejection, admit};
+use crate::inference::{Arrival, Rejection, admit};
+use crate::otlp::TraceParent;
 use crate::protocol::answer::{Answer, AnswerBody};
 use crate::protocol::request::{InferRequest, Tensors, max_body_bytes};
 use crate::server::Server;
@@ -52,7 +53,11 @@ pub(super) async fn answer_infer(
     // Another may have taken its place while the body came.
     let name = &running.model.name;
     let admitted = server.with_model(name, |running| {
-        admit(running, server.regions(), Instant::now(), read)
+        let arrival = Arrival {
+            at: Instant::now(),
+            parent: TraceParent::of(&parts.headers),
+        };
+        admit(running, server.regions(), arrival, read)
     });
     let admitted = match admitted {
         Some(Ok(admitted)) => admitted,

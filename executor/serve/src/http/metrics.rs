@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use zbmd_executor::exposition::{Exposition, Metric, MetricKind, seconds};
 
 use crate::engine::RunningModel;
+use crate::otlp::TraceCounts;
 use crate::protocol::answer::VERSION;
 use crate::server::Server;
 use crate::stats::{ModelStats, RESPONSE_BOUNDS_US, RefusedFor};
@@ -23,6 +24,7 @@ pub(super) fn metrics_text(server: &Server) -> String {
     text.requests(server);
     text.responses(server);
     text.supervision(server);
+    text.traces(server);
     text.triton_names(server);
     text.0.into_text()
 }
@@ -233,6 +235,27 @@ impl MetricsText {
         });
         let metric = Metric::counter("zbmd_run_restarts_total", "Runs that were begun anew.");
         self.per_model(server, metric, |running| counts(running).restarts);
+    }
+
+    fn traces(&mut self, server: &Server) {
+        let Some(tracer) = server.tracer() else {
+            return;
+        };
+        let TraceCounts {
+            sent,
+            queue_full,
+            refused,
+        } = tracer.counts();
+        let help = "Spans that the collector took.";
+        let metric = Metric::counter("zbmd_spans_sent_total", help);
+        self.0.single(metric, sent.load(Ordering::Relaxed));
+        let name = "zbmd_trace_records_dropped_total";
+        let help = "Requests and epochs of which no span was made, as too many waited to be sent.";
+        let metric = Metric::counter(name, help);
+        self.0.single(metric, queue_full.load(Ordering::Relaxed));
+        let help = "Spans that the collector did not take.";
+        let metric = Metric::counter("zbmd_spans_failed_total", help);
+        self.0.single(metric, refused.load(Ordering::Relaxed));
     }
 
     fn triton_names(&mut self, server: &Server) {
