@@ -92,4 +92,4 @@ pub use zbmd_scheduler::replicate::{Factors, Obstacle, obstacles};
 #[cfg(feature = "views")]
 pub use zbmd_view as view;
 #[cfg(feature = "views")]
-pub use zbmd_view::diff;
+pub use zbmd_view::{admit, diff};

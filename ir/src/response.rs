@@ -107,6 +107,17 @@ pub fn response_bound(graph: &Graph, plan: &Plan, sink: ActorId) -> Option<Respo
     })
 }
 
+/// Time from one block of a plan to the next, in nanoseconds: the shortest that the sample rate of a source or sink says; `None` if
+/// none has one. O(actors · channels).
+pub fn block_release_ns(graph: &Graph, plan: &Plan) -> Option<f64> {
+    let streams = graph.sources().chain(graph.sinks());
+    let releases = streams.filter_map(|(id, actor)| {
+        let tokens = block_tokens(graph, plan, id)?;
+        Some(1e9 * tokens as f64 / actor.sample_rate()?)
+    });
+    releases.min_by(f64::total_cmp)
+}
+
 /// Nanoseconds within which a sink's output has to be there after its release, if it has a deadline.
 pub fn deadline_ns(graph: &Graph, sink: ActorId) -> Option<u64> {
     match graph.actors.get(sink)?.params.get(DEADLINE)? {
@@ -141,11 +152,11 @@ fn fired_actor(slot: &Slot) -> Option<ActorId> {
     }
 }
 
-/// Tokens that a sink takes in a block.
-fn block_tokens(graph: &Graph, plan: &Plan, sink: ActorId) -> Option<u64> {
+/// Tokens that a source gives or a sink takes in a block.
+fn block_tokens(graph: &Graph, plan: &Plan, end: ActorId) -> Option<u64> {
     let reads = |channel: &crate::Channel| {
         let mut readers = channel.readers.iter();
-        readers.any(|reader| reader.to.actor == sink)
+        channel.from.actor == end || readers.any(|reader| reader.to.actor == end)
     };
     let (channel, _) = graph
         .channels
@@ -195,6 +206,28 @@ mod tests {
         let params = &mut program.graph.actors[sink].params;
         params.insert(SAMPLE_RATE.to_owned(), Value::Float(sample_rate));
         (program, sink)
+    }
+
+    #[test]
+    fn blocks_come_as_the_shortest_sample_rate_says() {
+        let (mut program, sink) = timed(programs::pipeline(), 5000);
+        let release_ns =
+            |program: &crate::Program| block_release_ns(&program.graph, &program.plans[PlanId(0)]);
+        let found = release_ns(&program).expect("a rate");
+        assert!((found - 5000.0).abs() < 1e-6, "{found}");
+
+        let (source, _) = program.graph.sources().next().expect("a source");
+        let tokens = block_tokens(&program.graph, &program.plans[PlanId(0)], source);
+        let rate = tokens.expect("tokens") as f64 * 1e9 / 4000.0;
+        let params = &mut program.graph.actors[source].params;
+        params.insert(SAMPLE_RATE.to_owned(), Value::Float(rate));
+        let found = release_ns(&program).expect("a rate");
+        assert!((found - 4000.0).abs() < 1e-6, "{found}");
+
+        for end in [source, sink] {
+            program.graph.actors[end].params.remove(SAMPLE_RATE);
+        }
+        assert_eq!(release_ns(&program), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use zbmd_scheduler::buffers::Mode;
 const EXIT_CODES: &str = "\
 Exit codes:
   0   done
-  1   two bundles differ (diff)
+  1   two bundles differ (diff), or bundles do not fit on a machine together (admit)
   2   wrong usage
   3   the model or the machine is wrong; the errors are on stderr
   4   a file cannot be read or written
@@ -206,6 +206,17 @@ Examples:
         #[command(flatten)]
         reading: Reading,
     },
+    /// Say whether bundles fit on one machine together, and what is left of it
+    ///
+    /// Looked at are the time of devices and links, by the plans and the sample rates, and the memory of devices. Exit code 0 if there is
+    /// enough of everything, 1 if not.
+    #[command(after_help = "\
+Examples:
+  zbmdc devices --ron > box.ron
+  zbmdc compile agc.ron --machine box.ron -o agc.zbmd
+  zbmdc compile fm.ron --machine box.ron -o fm.zbmd
+  zbmdc admit agc.zbmd fm.zbmd --machine box.ron")]
+    Admit(Admit),
     /// Say why an actor runs where it runs, what it waits for, and what would have to change
     #[command(after_help = "\
 Examples:
@@ -357,6 +368,29 @@ pub(crate) struct Inspect {
     pub(crate) emit: Option<Emit>,
     #[command(flatten)]
     pub(crate) reading: Reading,
+}
+
+/// What is to run beside what.
+#[derive(Debug, Args)]
+pub(crate) struct Admit {
+    /// The bundles, each compiled for the machine
+    #[arg(required = true, value_name = "BUNDLE")]
+    pub(crate) bundles: Vec<PathBuf>,
+    /// The machine that they share
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine: PathBuf,
+    /// Iterations a second of a bundle whose streams have no sample rate, by the name of its file without `.zbmd`
+    #[arg(long = "rate", value_name = "BUNDLE=HZ", value_parser = iteration_rate)]
+    pub(crate) rates: Vec<(String, f64)>,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
+}
+
+fn iteration_rate(text: &str) -> Result<(String, f64), String> {
+    let parts = text.rsplit_once('=').filter(|(name, _)| !name.is_empty());
+    let parsed = parts.and_then(|(name, rate)| Some((name.to_owned(), rate.parse().ok()?)));
+    let valid = parsed.filter(|(_, rate): &(String, f64)| rate.is_finite() && *rate > 0.0);
+    valid.ok_or_else(|| "write it as BUNDLE=HZ, such as agc=1000".to_owned())
 }
 
 /// How a bundle that may be hostile is read

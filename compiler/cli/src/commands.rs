@@ -2,6 +2,7 @@
 
 use clap::CommandFactory;
 
+use crate::admit::admit;
 use crate::args::{Cli, Command};
 use crate::calibrate::calibrate;
 use crate::check::{analyse, check, import_model};
@@ -47,6 +48,7 @@ pub(crate) fn run(cli: Cli) -> Exit {
             output,
             reading,
         } => diff(&before, &after, format, output.as_deref(), reading, voice),
+        Command::Admit(args) => admit(&args, voice),
         Command::Why {
             actor,
             bundle,

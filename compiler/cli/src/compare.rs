@@ -48,7 +48,7 @@ pub(crate) fn diff(
     };
 
     match deliver(text.as_bytes(), output, voice) {
-        Exit::Ok if !found.equal => Exit::Differ,
+        Exit::Ok if !found.equal => Exit::Negative,
         exit => exit,
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn open_bundle(
 }
 
 /// Reports why a bundle cannot be opened.
-fn refuse_bundle(path: &Path, error: OpenError, voice: Voice) -> Exit {
+pub(crate) fn refuse_bundle(path: &Path, error: OpenError, voice: Voice) -> Exit {
     let shown_path = path.display();
     match error {
         OpenError::Io(error) => {

@@ -1,5 +1,6 @@
 //! `zbmdc`: models to bundles, and questions about them.
 
+mod admit;
 mod args;
 mod calibrate;
 mod check;

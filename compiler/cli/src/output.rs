@@ -16,7 +16,8 @@ use crate::args::{Colour, MessageFormat};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Ok = 0,
-    Differ = 1,
+    /// The answer is no: bundles differ, or do not fit.
+    Negative = 1,
     Usage = 2,
     Wrong = 3,
     File = 4,

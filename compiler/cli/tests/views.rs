@@ -1,4 +1,4 @@
-//! `zbmdc inspect`, `diff`, `why`, `watch`, `new` and `man` as processes, and the examples of every help text.
+//! `zbmdc inspect`, `diff`, `admit`, `why`, `watch`, `new` and `man` as processes, and the examples of every help text.
 
 mod common;
 
@@ -465,6 +465,87 @@ fn empty_trace(bundle: &Path, to: &Path) {
     });
     let bytes = [&trace::head()[..], &begin.bytes(), &Chunk::End.bytes()].concat();
     std::fs::write(to, bytes).expect("written");
+}
+
+/// What a bundle with this sample rate of its source takes of `cpu:0`, by the planned time of a block.
+fn busy_share(bundle: &Path, sample_rate: f64) -> f64 {
+    let program = zbmd_ir::bundle::open(bundle).expect("a bundle");
+    let plan = &program.plans[zbmd_ir::PlanId(0)];
+    let mut busy_ns = 0;
+    zbmd_ir::walk::visit_slots(&plan.calendars[0].lanes[0].entries, |visit| {
+        busy_ns += visit.slot.duration_ns * visit.executions;
+    });
+    // An iteration takes two tokens of the source.
+    busy_ns as f64 * sample_rate / (2e9 * plan.block as f64)
+}
+
+#[test]
+fn bundles_that_fit_on_a_machine_are_told_what_is_left_and_others_what_fails() {
+    let dir = folder();
+    let timed =
+        |rate: u32| MODEL.replace("dtype: f32", &format!("dtype: f32, sample_rate: {rate}"));
+    for (name, rate) in [("slow", 100_000), ("fast", 3_000_000)] {
+        let model = format!("{name}.ron");
+        std::fs::write(dir.path().join(&model), timed(rate)).expect("written");
+        let args = ["compile", &model, "--machine", "one.ron"];
+        let output = zbmdc(dir.path(), &args);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+    let run = |args: &[&str]| {
+        let args = [&["admit"], args].concat();
+        let output = zbmdc(dir.path(), &args);
+        let code = output.status.code().expect("an exit code");
+        (code, text(&output.stdout), text(&output.stderr))
+    };
+    let machine = ["--machine", "one.ron"];
+
+    let (code, table, said) = run(&[
+        &["slow.zbmd", "c.zbmd"],
+        &machine[..],
+        &["--rate", "c=1000"],
+    ]
+    .concat());
+    assert_eq!((code, said.as_str()), (0, ""), "{table}");
+    let slow = 100.0 * busy_share(&dir.path().join("slow.zbmd"), 1e5);
+    assert!(slow > 0.1, "{slow}");
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(
+        lines[0].starts_with("resource") && lines[0].ends_with("left"),
+        "{table}"
+    );
+    let cells: Vec<&str> = lines[1].split_whitespace().collect();
+    assert_eq!(cells[..3], ["cpu:0", &format!("{slow:.1}"), "%"], "{table}");
+    assert!(
+        lines[2].starts_with("cpu:0 memory") && lines[2].ends_with("MiB"),
+        "{table}"
+    );
+
+    let (code, table, said) = run(&[&["fast.zbmd", "fast.zbmd"], &machine[..]].concat());
+    assert_eq!(code, 1, "{table}{said}");
+    let twice = 200.0 * busy_share(&dir.path().join("fast.zbmd"), 3e6);
+    let missing = twice - 100.0;
+    let expected = format!("zbmdc: cpu:0: {twice:.1} % are asked for, {missing:.1} % more");
+    assert!(said.starts_with(&expected), "{said}");
+    assert!(table.contains("none"), "{table}");
+
+    for (args, expected, word) in [
+        (&["c.zbmd"][..], 5, "it takes all that it can get"),
+        (&["slow.zbmd", "--rate", "slow=5"], 5, "have sample rates"),
+        (&["a.zbmd", "--rate", "a=5"], 5, "no such device"),
+        (&["c.zbmd", "--rate", "c=1e9"], 5, "needs"),
+        (&["c.zbmd", "--rate", "d=5"], 2, "no such bundle"),
+        (&["c.zbmd", "--rate", "c=0"], 2, "BUNDLE=HZ"),
+        (&["missing.zbmd"], 4, "cannot read"),
+    ] {
+        let (code, _, said) = run(&[args, &machine[..]].concat());
+        assert_eq!(code, expected, "{args:?}: {said}");
+        assert!(said.contains(word), "{args:?}: {said}");
+    }
+    let faster = std::fs::read_to_string(dir.path().join("one.ron")).expect("text");
+    let faster = faster.replace("flops: 1000000000", "flops: 2000000000");
+    std::fs::write(dir.path().join("faster.ron"), faster).expect("written");
+    let (code, _, said) = run(&["slow.zbmd", "--machine", "faster.ron"]);
+    assert!(code == 5 && said.contains("flops_per_s"), "{said}");
 }
 
 #[test]

@@ -14,6 +14,7 @@
 //! `plan`, `lane`, `slot`, `ring` and `buffer` are positions in the lists of those names, counted from 0. Absent
 //! fields are 0 or null.
 
+pub mod admit;
 mod build;
 pub mod diff;
 mod expand;

@@ -128,13 +128,13 @@ impl Overrun {
     /// Two threads at once may lose a sample.
     fn add(&self, response: Duration, usual: Duration) {
         let signed_ns = |time| i64::try_from(ns_of(time)).unwrap_or(i64::MAX);
-        let overrun_ns = signed_ns(response) - signed_ns(usual);
+        let overrun_ns = signed_ns(response).saturating_sub(signed_ns(usual));
         let mean_ns = self.mean_ns.load(Ordering::Relaxed);
         let deviation_ns = self.deviation_ns.load(Ordering::Relaxed);
-        let error_ns = overrun_ns - mean_ns;
-        self.mean_ns
-            .store(mean_ns + error_ns / 8, Ordering::Relaxed);
-        let spread_ns = (error_ns.abs() - deviation_ns) / 4;
+        let error_ns = overrun_ns.saturating_sub(mean_ns);
+        let mean_ns = mean_ns.saturating_add(error_ns / 8);
+        self.mean_ns.store(mean_ns, Ordering::Relaxed);
+        let spread_ns = (error_ns.saturating_abs() - deviation_ns) / 4;
         self.deviation_ns
             .store(deviation_ns + spread_ns, Ordering::Relaxed);
     }
