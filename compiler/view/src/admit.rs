@@ -430,9 +430,9 @@ mod tests {
         assert_eq!(admitted.failures().count(), 0);
         assert_eq!(
             admitted.table(),
-            "resource            a        b      all     left\n\
-             cpu:0          25.0 %   50.0 %   75.0 %   25.0 %\n\
-             cpu:0 memory  1.0 KiB  1.0 KiB  2.0 KiB  2.0 KiB\n"
+            "resource           a       b     all    left\n\
+             cpu:0         25.0 %  50.0 %  75.0 %  25.0 %\n\
+             cpu:0 memory   1 KiB   1 KiB   2 KiB   2 KiB\n"
         );
         // All of it may be taken.
         assert_eq!(
@@ -450,7 +450,7 @@ mod tests {
             refused.failure_lines(),
             [
                 "cpu:0: 150.0 % are asked for, 50.0 % more than the 100.0 % that there are: a 50.0 %, b 75.0 %, c 25.0 %",
-                "cpu:0 memory: 5.0 KiB are asked for, 1.0 KiB more than the 4.0 KiB that there are: b 3.0 KiB, c 2.0 KiB",
+                "cpu:0 memory: 5 KiB are asked for, 1 KiB more than the 4 KiB that there are: b 3 KiB, c 2 KiB",
             ]
         );
         assert!(refused.table().contains("none"));

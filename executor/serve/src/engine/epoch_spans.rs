@@ -36,7 +36,7 @@ impl FollowedRun {
             What::Begin { epoch, lost } => {
                 let without = lost.iter().map(|device| self.name(*device)).collect();
                 let begun = EpochRecord {
-                    number: epoch.0.into(),
+                    number: epoch.0,
                     begin: now,
                     end: now,
                     without,
