@@ -58,4 +58,8 @@ pub use transport::stream::{SinkHandle, SourceHandle, StreamError};
 pub use transport::{ledger, ring};
 pub use unsupported::Unsupported;
 #[cfg(all(feature = "hosts", target_os = "linux"))]
+pub use zbmd_wire::connection::{Credentials, Protection};
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+pub use zbmd_wire::tls::{Tls, TlsError, TlsFiles};
+#[cfg(all(feature = "hosts", target_os = "linux"))]
 pub use zbmd_wire::token::{Token, TokenError};

@@ -117,9 +117,9 @@ impl Default for RunOptions {
 pub struct Hosts {
     /// For each host of the bundle's machine but this one, its name and where its agent listens.
     pub agents: Vec<(String, std::net::SocketAddr)>,
-    /// The secret that all agents have.
-    pub token: zbmd_wire::token::Token,
-    /// A host that is silent for so long is lost.
+    /// The secret that all agents have, and how connections to and between them are protected.
+    pub credentials: zbmd_wire::connection::Credentials,
+    /// A host that is silent for so long is lost. Five heartbeats are sent in that time, over UDP.
     pub lease: std::time::Duration,
 }
 

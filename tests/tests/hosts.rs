@@ -19,28 +19,39 @@ fn main() -> ExitCode {
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use std::ffi::OsStr;
     use std::io::{BufRead, BufReader};
-    use std::net::SocketAddr;
+    use std::net::{IpAddr, SocketAddr};
     use std::os::unix::fs::PermissionsExt;
     use std::path::{Path, PathBuf};
-    use std::process::{Child, Stdio};
+    use std::process::{Child, Command, Stdio};
     use std::time::Duration;
 
     use rustix::process::{Pid, Signal, kill_process};
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
-    use zbmd_executor::{Engine, Hosts, Isolation, RunOptions, Token};
+    use zbmd_executor::{
+        Credentials, Engine, Hosts, Isolation, Protection, RunOptions, Tls, TlsFiles, Token,
+    };
     use zbmd_tests::child_run;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
+    use zbmd_wire::testing::{Authority, Flaw, Namespace};
 
-    const TESTS: [Test; 4] = [
+    const TESTS: [Test; 8] = [
         (
             "two_hosts_give_what_one_gives",
             two_hosts_give_what_one_gives,
         ),
+        (
+            "workers_that_send_to_each_other",
+            workers_that_send_to_each_other,
+        ),
         ("killed_agents", killed_agents),
         ("a_stopped_agent", a_stopped_agent),
+        ("a_host_that_is_cut_off", a_host_that_is_cut_off),
         ("a_wrong_token", a_wrong_token),
+        ("two_hosts_in_tls", two_hosts_in_tls),
+        ("unprotected_agents", unprotected_agents),
     ];
 
     pub(super) fn main() {
@@ -82,6 +93,10 @@ mod linux {
     };
 
     fn engine(folder: &Path) -> Engine {
+        engine_of(folder, MODEL)
+    }
+
+    fn engine_of(folder: &Path, model: &str) -> Engine {
         let machine = folder.join("cluster.ron");
         std::fs::write(&machine, MACHINE).expect("written");
         let registry = zbmd_backends::standard_registry();
@@ -90,7 +105,7 @@ mod linux {
             contingencies: Losses::Hosts,
             ..CompileOptions::default()
         };
-        let compiled = compile_str("hosts.ron", MODEL, "", &options);
+        let compiled = compile_str("hosts.ron", model, "", &options);
         let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
         let engine = Engine::new(compiled.program, &registry).expect("an engine");
         let program = engine.program();
@@ -111,12 +126,18 @@ mod linux {
 
     impl AgentProcess {
         fn start(token_file: &Path) -> Self {
-            let mut child = child_run::command()
-                .args(["agent", "--listen", "127.0.0.1:0", "--token-file"])
-                .arg(token_file)
-                .stderr(Stdio::piped())
-                .spawn()
-                .expect("started");
+            Self::start_with(token_file, &[])
+        }
+
+        fn start_with(token_file: &Path, more: &[&OsStr]) -> Self {
+            let mut command = child_run::command();
+            command.args(["agent", "--listen", "127.0.0.1:0", "--token-file"]);
+            command.arg(token_file).args(more);
+            Self::spawn(command)
+        }
+
+        fn spawn(mut command: Command) -> Self {
+            let mut child = command.stderr(Stdio::piped()).spawn().expect("started");
             let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
             let line = lines.next().expect("a line").expect("text");
             let address = line.rsplit(' ').next().expect("an address");
@@ -152,7 +173,10 @@ mod linux {
         options.supervised = Some(supervised(engine, HARDY, None));
         options.hosts = Some(Hosts {
             agents: vec![("right".to_owned(), agent.address)],
-            token: Token::of(SECRET.as_bytes()),
+            credentials: Credentials {
+                token: Token::of(SECRET.as_bytes()),
+                protection: Protection::Loopback,
+            },
             lease,
         });
         options
@@ -190,6 +214,24 @@ mod linux {
             assert_eq!(outcome.report.recoveries, 0, "nothing is lost: {events:?}");
             assert_eq!(told.sinks, expected.sinks);
         }
+    }
+
+    /// Each of two workers has a wire to and one from the other.
+    fn workers_that_send_to_each_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pins = r#""a": "right:0", "b": "left:0", "c": "right:0", "out": "left:0""#;
+        let model = MODEL.replace(r#""out": "left:0""#, pins);
+        let engine = engine_of(folder.path(), &model);
+        let expected = on_one_host(&engine);
+        let agent = AgentProcess::start(&token_file(folder.path()));
+        let feed = Feed {
+            per_s: None,
+            ..FEED
+        };
+        let told = live(&engine, feed, host_options(&engine, &agent, LONG_LEASE));
+        let outcome = told.outcome.expect("it runs");
+        assert_eq!(outcome.report.recoveries, 0, "{:?}", told.events);
+        assert_eq!(told.sinks, expected.sinks);
     }
 
     /// Whether the loss of the host was one event, and the run went on without it.
@@ -235,13 +277,49 @@ mod linux {
         assert!(text.contains("it has been silent for 300 ms"), "{text}");
     }
 
+    /// The network is cut between the hosts: no end of a connection says so, heartbeats do.
+    fn a_host_that_is_cut_off() {
+        let Some(namespace) = Namespace::make() else {
+            return;
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = engine(folder.path());
+        let expected = on_one_host(&engine);
+        let addresses = [Namespace::HERE, Namespace::THERE].map(IpAddr::from);
+        let files = Authority::new().write(folder.path(), &addresses, Flaw::None);
+        let mut command = namespace.command(&std::env::current_exe().expect("a path"));
+        for (name, value) in child_run::command().get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        command
+            .args(["agent", "--listen"])
+            .arg(format!("{}:0", Namespace::THERE))
+            .arg("--token-file")
+            .arg(token_file(folder.path()))
+            .args(tls_arguments(&files));
+        let agent = AgentProcess::spawn(command);
+
+        let mut options = host_options(&engine, &agent, Duration::from_millis(300));
+        if let Some(hosts) = &mut options.hosts {
+            let tls = Tls::read(&files).expect("a certificate");
+            hosts.credentials.protection = Protection::Tls(tls);
+        }
+        let told = live_with(&engine, FEED, options, |_, _| {
+            std::thread::sleep(Duration::from_millis(300));
+            namespace.cut();
+        });
+        check_loss(&told, &expected, "cut off");
+        let text = format!("{:?}", told.events);
+        assert!(text.contains("it has been silent for 300 ms"), "{text}");
+    }
+
     fn a_wrong_token() {
         let folder = tempfile::tempdir().expect("a folder");
         let engine = engine(folder.path());
         let agent = AgentProcess::start(&token_file(folder.path()));
         let mut options = host_options(&engine, &agent, LONG_LEASE);
         if let Some(hosts) = &mut options.hosts {
-            hosts.token = Token::of(b"another token of the test");
+            hosts.credentials.token = Token::of(b"another token of the test");
         }
         let error = engine.start(options).expect_err("refused").to_string();
         assert!(
@@ -258,5 +336,66 @@ mod linux {
             let error = engine.start(options).expect_err("refused").to_string();
             assert!(error.contains("hosts"), "{error}");
         }
+    }
+
+    fn tls_arguments(files: &TlsFiles) -> [&OsStr; 6] {
+        [
+            OsStr::new("--tls-certificate"),
+            files.certificate.as_os_str(),
+            OsStr::new("--tls-key"),
+            files.key.as_os_str(),
+            OsStr::new("--tls-ca"),
+            files.ca.as_os_str(),
+        ]
+    }
+
+    fn two_hosts_in_tls() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = engine(folder.path());
+        let expected = on_one_host(&engine);
+        let token_file = token_file(folder.path());
+        let authority = Authority::new();
+        for flaw in [Flaw::None, Flaw::Expired] {
+            let files = authority.write(folder.path(), &[], flaw);
+            let agent = AgentProcess::start_with(&token_file, &tls_arguments(&files));
+            let own_files = authority.write(folder.path(), &[], Flaw::None);
+            let tls = Tls::read(&own_files).expect("a certificate");
+            let mut options = host_options(&engine, &agent, LONG_LEASE);
+            if let Some(hosts) = &mut options.hosts {
+                hosts.credentials.protection = Protection::Tls(tls);
+            }
+            if flaw == Flaw::Expired {
+                let error = engine.start(options).expect_err("refused").to_string();
+                assert!(error.contains("its certificate has expired"), "{error}");
+                continue;
+            }
+            let told = live_with(&engine, FEED, options, |_, _| {
+                std::thread::sleep(Duration::from_millis(400));
+                agent.signal(Signal::KILL);
+            });
+            check_loss(&told, &expected, "in TLS");
+        }
+    }
+
+    fn unprotected_agents() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = engine(folder.path());
+        let token_file = token_file(folder.path());
+        let agent = AgentProcess::start(&token_file);
+        let mut options = host_options(&engine, &agent, LONG_LEASE);
+        if let Some(hosts) = &mut options.hosts {
+            hosts.agents = vec![("right".to_owned(), SocketAddr::from(([192, 0, 2, 1], 7171)))];
+        }
+        let error = engine.start(options).expect_err("refused").to_string();
+        assert!(error.contains("--plain-wires"), "{error}");
+
+        let refused = child_run::command()
+            .args(["agent", "--listen", "0.0.0.0:0", "--token-file"])
+            .arg(&token_file)
+            .output()
+            .expect("started");
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(text.contains("need TLS"), "{text}");
+        assert_eq!(refused.status.code(), Some(2), "{text}");
     }
 }

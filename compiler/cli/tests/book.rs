@@ -209,6 +209,9 @@ fn needed(path: &str, dir: &Path) -> bool {
     if path == "gpu" {
         return zbmd_backends::devices::gpus().is_ok_and(|gpus| !gpus.is_empty());
     }
+    if path == "openssl" {
+        return Command::new(path).arg("version").output().is_ok();
+    }
     let (from, to) = path.split_once(" as ").unwrap_or((path, path));
     let Some(data) = std::env::var_os("ZBMD_DATA") else {
         return false;

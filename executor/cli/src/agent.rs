@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use zbmd_backends::op::Registry;
-use zbmd_executor::{AgentEvent, Hosts, Token, serve_as_agent};
+use zbmd_executor::{
+    AgentEvent, Credentials, Hosts, Protection, Tls, TlsFiles, Token, serve_as_agent,
+};
 
 use super::args::Args;
 use super::{CliError, exit, say};
@@ -19,11 +21,66 @@ pub(super) struct Agent {
     /// The secret that all hosts of a run share: a file that only its owner can read.
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
+    #[command(flatten)]
+    protection: ProtectionArgs,
 }
 
-/// The secret in a file.
-pub(super) fn read_token(path: &Path) -> Result<Token, CliError> {
-    Token::read(path).map_err(|error| CliError::Token(error.to_string()))
+/// How connections between hosts are protected.
+#[derive(Debug, clap::Args)]
+pub(super) struct ProtectionArgs {
+    /// Protect connections between hosts by TLS: the certificate of this host, as PEM, which names the address by which the
+    /// others reach it.
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_certificate: Option<PathBuf>,
+    /// The key of the certificate: a file that only its owner can read.
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_key: Option<PathBuf>,
+    /// The authority that has signed the certificates of all hosts.
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_ca: Option<PathBuf>,
+    /// Let connections to other computers be neither encrypted nor signed: the network must be trusted, and all hosts must be
+    /// started with this.
+    #[arg(long, conflicts_with = "tls_certificate")]
+    plain_wires: bool,
+}
+
+impl ProtectionArgs {
+    fn protection(&self) -> Result<Protection, CliError> {
+        let files = match (&self.tls_certificate, &self.tls_key, &self.tls_ca) {
+            (Some(certificate), Some(key), Some(ca)) => TlsFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                ca: ca.clone(),
+            },
+            (None, None, None) if self.plain_wires => return Ok(Protection::Plain),
+            (None, None, None) => return Ok(Protection::Loopback),
+            _ => {
+                let text =
+                    "TLS between hosts needs all of --tls-certificate, --tls-key and --tls-ca";
+                return Err(CliError::Usage(text.to_owned()));
+            }
+        };
+        let tls = Tls::read(&files).map_err(|error| CliError::Credentials(error.to_string()))?;
+        Ok(Protection::Tls(tls))
+    }
+
+    /// What this host shows to others at these addresses.
+    fn credentials(
+        &self,
+        token_file: &Path,
+        addresses: &mut dyn Iterator<Item = SocketAddr>,
+    ) -> Result<Credentials, CliError> {
+        let protection = self.protection()?;
+        for address in addresses {
+            let checked = protection.check(address);
+            checked.map_err(|error| CliError::Usage(error.to_string()))?;
+        }
+        let token = Token::read(token_file);
+        Ok(Credentials {
+            token: token.map_err(|error| CliError::Credentials(error.to_string()))?,
+            protection,
+        })
+    }
 }
 
 /// The other hosts of a run, if the command line has some.
@@ -31,16 +88,20 @@ pub(super) fn hosts(args: &Args) -> Result<Option<Hosts>, CliError> {
     let Some(token_file) = args.token_file.as_ref().filter(|_| !args.hosts.is_empty()) else {
         return Ok(None);
     };
+    let mut addresses = args.hosts.iter().map(|(_, address)| *address);
     Ok(Some(Hosts {
         agents: args.hosts.clone(),
-        token: read_token(token_file)?,
+        credentials: args.protection.credentials(token_file, &mut addresses)?,
         lease: args.host_lease,
     }))
 }
 
 /// Serves runs until the process is ended.
 pub(super) fn serve(args: &Agent, registry: &Registry) -> Result<u8, CliError> {
-    let token = read_token(&args.token_file)?;
+    let mut address = std::iter::once(args.listen);
+    let credentials = args
+        .protection
+        .credentials(&args.token_file, &mut address)?;
     let listener = |event| match event {
         AgentEvent::Listening(address) => {
             say(format_args!("zbmd-run: agent: listening at {address}"));
@@ -58,9 +119,11 @@ pub(super) fn serve(args: &Agent, registry: &Registry) -> Result<u8, CliError> {
             ));
         }
     };
-    serve_as_agent(registry, args.listen, &token, listener).map_err(|source| FileError::Io {
-        path: PathBuf::from(args.listen.to_string()),
-        source,
+    serve_as_agent(registry, args.listen, &credentials, listener).map_err(|source| {
+        FileError::Io {
+            path: PathBuf::from(args.listen.to_string()),
+            source,
+        }
     })?;
     Ok(exit::OK)
 }

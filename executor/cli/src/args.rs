@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use zbmd_ir::response::LatePolicy;
 
 #[cfg(all(feature = "hosts", target_os = "linux"))]
-use super::agent::Agent;
+use super::agent::{Agent, ProtectionArgs};
 #[cfg(target_os = "linux")]
 use super::control::{Mode, Set};
 use super::deadlines::LateAnswer;
@@ -160,10 +160,14 @@ pub(super) struct Args {
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
-    /// A host that is silent for so long is lost: `100ms`, `1s`.
+    /// A host that is silent for so long is lost; five heartbeats are sent meanwhile, over UDP. `20ms` on a quiet network with
+    /// agents that may have real-time priority, `1s` over a wide-area network or on crowded computers.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s", requires = "hosts")]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "100ms", requires = "hosts")]
     pub(super) host_lease: Duration,
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[command(flatten)]
+    pub(super) protection: ProtectionArgs,
     /// Say nothing but errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
@@ -260,13 +264,16 @@ Exit codes: 0 the run is in the mode, 2 usage, or no such mode, 4 the run cannot
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 const AGENT_HELP: &str = "\
 Examples:
-  zbmd-run agent --listen 10.0.0.2:7000 --token-file cluster.token
-  zbmd-run model.zbmd --host right=10.0.0.2:7000 --token-file cluster.token -i in=in.f32 -o out=out.f32
+  zbmd-run agent --listen 10.0.0.2:7000 --token-file cluster.token \\
+      --tls-certificate right.pem --tls-key right.key --tls-ca ca.pem
+  zbmd-run model.zbmd --host right=10.0.0.2:7000 --token-file cluster.token \\
+      --tls-certificate left.pem --tls-key left.key --tls-ca ca.pem -i in=in.f32 -o out=out.f32
+  zbmd-run agent --listen 10.0.0.2:7000 --token-file cluster.token --plain-wires
 
-It serves one run after the other until it is killed. Whoever has the token can have it run any bundle; tokens of streams
-travel unencrypted: let it listen on networks only that are trusted.
+It serves one run after the other until it is killed. Whoever has the token, and a certificate of the authority, can have it
+run any bundle. At addresses of other computers it needs TLS, or --plain-wires on networks that are trusted.
 
-Exit codes: 2 usage, 4 the token cannot be read, or the address is taken.";
+Exit codes: 2 usage, 4 the token or a certificate cannot be read, or the address is taken.";
 
 const REPLAY_HELP: &str = "\
 Examples:

@@ -47,6 +47,12 @@ pub(super) const FILE_OPTIONS: &[(&str, Access)] = &[
     ("--inject", Access::Read),
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     ("--token-file", Access::Read),
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    ("--tls-certificate", Access::Read),
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    ("--tls-key", Access::Read),
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    ("--tls-ca", Access::Read),
 ];
 
 /// A file of the command line.
@@ -153,6 +159,15 @@ fn named_files(args: &Args, files: &Files) -> Vec<NamedFile> {
         ("--inject", inject_path.as_ref()),
         #[cfg(all(feature = "hosts", target_os = "linux"))]
         ("--token-file", args.token_file.as_ref()),
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        (
+            "--tls-certificate",
+            args.protection.tls_certificate.as_ref(),
+        ),
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        ("--tls-key", args.protection.tls_key.as_ref()),
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        ("--tls-ca", args.protection.tls_ca.as_ref()),
     ];
     for (option, path) in single_files {
         let Some(path) = path else { continue };

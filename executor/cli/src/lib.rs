@@ -95,7 +95,7 @@ enum CliError {
     Recording(#[from] RecordingError),
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[error("{0}")]
-    Token(String),
+    Credentials(String),
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
@@ -114,7 +114,7 @@ impl CliError {
                 exit::FILE
             }
             #[cfg(all(feature = "hosts", target_os = "linux"))]
-            CliError::Token(_) => exit::FILE,
+            CliError::Credentials(_) => exit::FILE,
             CliError::State { .. }
             | CliError::Refused { .. }
             | CliError::Folder(_)

@@ -86,6 +86,9 @@ fn every_pair_of_options_on_one_file_is_refused_if_one_of_them_writes() {
         "--supervise",
         "--inject",
         "--token-file",
+        "--tls-certificate",
+        "--tls-key",
+        "--tls-ca",
     ];
     let mut refused = 0;
     for (index, first) in options.iter().enumerate() {

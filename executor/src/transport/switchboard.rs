@@ -10,9 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use zbmd_wire::Deadline;
+use zbmd_wire::connection::{Connection, Credentials};
 use zbmd_wire::error::Refusal;
 use zbmd_wire::handshake::{Accepted, Purpose, accept};
-use zbmd_wire::token::Token;
 
 /// A handshake that takes longer is given up.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(2);
@@ -45,7 +45,7 @@ struct Present {
 #[derive(Default)]
 struct Board {
     present: Present,
-    waiting: BTreeMap<WireKey, (u64, TcpStream)>,
+    waiting: BTreeMap<WireKey, (u64, Connection)>,
     /// Where connections go that give orders; nowhere if this host is a conductor's.
     orders: Option<Sender<Accepted>>,
     /// This host serves a conductor.
@@ -69,7 +69,7 @@ impl Switchboard {
     /// What the system says.
     pub(crate) fn listen(
         address: SocketAddr,
-        token: &Token,
+        credentials: &Credentials,
         orders: Option<Sender<Accepted>>,
     ) -> io::Result<Arc<Self>> {
         let listener = TcpListener::bind(address)?;
@@ -84,7 +84,8 @@ impl Switchboard {
             handshakes: AtomicUsize::new(0),
             fenced: AtomicU64::new(0),
         });
-        let (board, token) = (Arc::downgrade(&switchboard), token.clone());
+        let board = Arc::downgrade(&switchboard);
+        let credentials = Arc::new(credentials.clone());
         std::thread::Builder::new()
             .name("zbmd switchboard".to_owned())
             .spawn(move || {
@@ -92,7 +93,7 @@ impl Switchboard {
                     // It ends with the switchboard, whose end connects once more.
                     let Some(board) = board.upgrade() else { return };
                     if let Ok(socket) = socket {
-                        board.answer(socket, &token);
+                        board.answer(socket, &credentials);
                     }
                 }
             })?;
@@ -141,13 +142,13 @@ impl Switchboard {
         key: WireKey,
         deadline: Deadline,
         is_stopped: impl Fn() -> bool,
-    ) -> Result<TcpStream, String> {
+    ) -> Result<Connection, String> {
         let mut board = self.board();
         loop {
             let plan = board.present.plan;
-            if let Some((found, socket)) = board.waiting.remove(&key) {
+            if let Some((found, connection)) = board.waiting.remove(&key) {
                 return match plan == Some(found) {
-                    true => Ok(socket),
+                    true => Ok(connection),
                     false => Err(format!(
                         "its plan is {found:016x}, this host's {:016x}: both must run the same bundle",
                         plan.unwrap_or(0)
@@ -169,15 +170,15 @@ impl Switchboard {
     }
 
     /// Lets a connection in, on a thread of its own: a dialer that says nothing keeps nobody waiting.
-    fn answer(self: Arc<Self>, socket: TcpStream, token: &Token) {
+    fn answer(self: Arc<Self>, socket: TcpStream, credentials: &Arc<Credentials>) {
         if self.handshakes.fetch_add(1, Ordering::Relaxed) >= MAX_HANDSHAKES {
             self.handshakes.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let token = token.clone();
+        let credentials = Arc::clone(credentials);
         let handshake = move || {
             // Whoever is refused was told why; the host itself goes on.
-            if let Ok(accepted) = accept(socket, &token, Deadline::after(HANDSHAKE_LIMIT)) {
+            if let Ok(accepted) = accept(socket, &credentials, Deadline::after(HANDSHAKE_LIMIT)) {
                 self.admit(accepted);
             }
             self.handshakes.fetch_sub(1, Ordering::Relaxed);
@@ -218,11 +219,11 @@ impl Switchboard {
             sender: hello.sender,
             receiver: hello.receiver,
         };
-        if let Ok(socket) = accepted.welcome(deadline) {
+        if let Ok(connection) = accepted.welcome(deadline) {
             let mut board = self.board();
             // It may be over by now.
             if board.present.run == Some(hello.run) && board.present.epoch <= hello.epoch {
-                board.waiting.insert(key, (hello.plan, socket));
+                board.waiting.insert(key, (hello.plan, connection));
             }
             drop(board);
             self.arrived.notify_all();
@@ -263,8 +264,10 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use zbmd_wire::connect_by;
+    use zbmd_wire::connection::Protection;
     use zbmd_wire::error::HandshakeError;
     use zbmd_wire::handshake::{Hello, dial};
+    use zbmd_wire::token::Token;
 
     use super::*;
 
@@ -289,12 +292,16 @@ mod tests {
     #[test]
     fn wires_of_other_runs_epochs_and_plans_are_refused() {
         let token = Token::of(b"a token of the test");
+        let credentials = Credentials {
+            token,
+            protection: Protection::Loopback,
+        };
         let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let switchboard = Switchboard::listen(here, &token, None).expect("it listens");
+        let switchboard = Switchboard::listen(here, &credentials, None).expect("it listens");
         switchboard.begin(RUN, 3, Some(PLAN));
         let call = |hello: &Hello| {
             let socket = connect_by(switchboard.address(), soon()).expect("connected");
-            dial(socket, hello, &token, soon())
+            dial(socket, hello, &credentials, soon())
         };
         for (hello, expected) in [
             (hello(RUN + 1, 3, PLAN), Refusal::Run),

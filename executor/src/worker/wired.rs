@@ -18,9 +18,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use zbmd_ir::{Plan, RingId};
+use zbmd_wire::connection::{Connection, Credentials};
 use zbmd_wire::error::{FrameError, WireError};
 use zbmd_wire::handshake::{Hello, Purpose, dial};
-use zbmd_wire::token::Token;
 use zbmd_wire::wires::{RingMemory, RingSpec, Side, WireStop, Wires};
 use zbmd_wire::{Deadline, connect_by};
 
@@ -44,7 +44,7 @@ pub(crate) struct Wiring {
     pub run: u128,
     /// Says which plan of which bundle runs, so that two hosts cannot run different ones.
     pub plan: u64,
-    pub token: Token,
+    pub credentials: Credentials,
     /// This host, and those of all calendars.
     pub own_host: usize,
     pub hosts: Vec<usize>,
@@ -186,21 +186,33 @@ pub(super) fn open(
     let mut wires = Wires::new(spec.epoch, wires_stop, spec.checksums);
     let mut places = RingPlaces(Vec::new());
     let deadline = Deadline::after(OPEN_LIMIT);
+    let peer_name = |wire: &WirePlan| {
+        let device = &loaded.program.machine.devices[spec.devices[wire.peer]].name;
+        format!("{device} on host {}", wiring.names[wiring.hosts[wire.peer]])
+    };
 
-    for wire in planned {
-        let peer = format!(
-            "{} on host {}",
-            loaded.program.machine.devices[spec.devices[wire.peer]].name,
-            wiring.names[wiring.hosts[wire.peer]]
-        );
-        let opened = open_wire(spec, calendar, memory, wiring, &wire, deadline);
-        let socket = opened.map_err(|error| match memory.epoch.common.stop.is_set() {
-            true => StepStop::Stopped,
-            false => wire_fault(format!("no wire to {peer}: {error}")),
-        })?;
+    // First those that this worker dials: two workers that send to each other would otherwise wait for each other.
+    let mut connections: Vec<Option<Connection>> = planned.iter().map(|_| None).collect();
+    for side in [Side::Sends, Side::Receives] {
+        for (wire, connection) in planned.iter().zip(&mut connections) {
+            if wire.side != side {
+                continue;
+            }
+            let opened = open_wire(spec, calendar, memory, wiring, wire, deadline);
+            *connection = Some(opened.map_err(
+                |error| match memory.epoch.common.stop.is_set() {
+                    true => StepStop::Stopped,
+                    false => wire_fault(format!("no wire to {}: {error}", peer_name(wire))),
+                },
+            )?);
+        }
+    }
+
+    for (wire, connection) in planned.into_iter().zip(connections.into_iter().flatten()) {
+        let peer = peer_name(&wire);
         let specs = ring_specs(loaded, plan, &wire);
         places.add(loaded, plan, memory, &wire);
-        let added = wires.add(socket, peer, wire.side, specs);
+        let added = wires.add(connection, peer, wire.side, specs);
         added.map_err(|error| wire_fault(error.to_string()))?;
     }
 
@@ -264,7 +276,7 @@ fn open_wire(
     wiring: &Wiring,
     wire: &WirePlan,
     deadline: Deadline,
-) -> Result<std::net::TcpStream, String> {
+) -> Result<Connection, String> {
     let is_stopped = || memory.epoch.common.stop.is_set();
     let (sender, receiver) = match wire.side {
         Side::Sends => (calendar, wire.peer),
@@ -292,7 +304,7 @@ fn open_wire(
         let connected = connect_by(address, Deadline::after(DIAL_LIMIT));
         let error = match connected {
             Ok(socket) => {
-                let dialed = dial(socket, &hello, &wiring.token, deadline);
+                let dialed = dial(socket, &hello, &wiring.credentials, deadline);
                 return dialed.map_err(|error| error.to_string());
             }
             Err(error) => format!("{address}: {error}"),

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use crate::tls;
+
 /// A frame that cannot be one, or that does not fit the ring it is for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
@@ -85,6 +87,12 @@ pub enum FrameError {
         /// That many tokens have.
         expected: u64,
     },
+    /// TLS has found bytes that are not what was sent, or was ended.
+    #[error("TLS: {why}")]
+    Tls {
+        /// What is wrong.
+        why: String,
+    },
     /// The connection ended in the middle of a frame.
     #[error(
         "the connection ended after {found} of a frame's {expected} bytes: the peer is gone, or the network cut it off"
@@ -134,6 +142,16 @@ pub enum WireError {
     },
 }
 
+/// An address that would be reached without protection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{address} is not on this computer, and connections to other ones need TLS: give --tls-certificate, --tls-key and --tls-ca, or --plain-wires if everybody in the network may be trusted"
+)]
+pub struct PlainError {
+    /// The address.
+    pub address: SocketAddr,
+}
+
 /// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
@@ -146,6 +164,24 @@ pub enum HandshakeError {
         peer: SocketAddr,
         /// The first bytes.
         found: [u8; 8],
+    },
+    /// TLS has failed, on either side.
+    #[error("{peer}: {} ({source})", tls::advice(source))]
+    Tls {
+        /// The other side.
+        peer: SocketAddr,
+        /// What is wrong.
+        source: rustls::Error,
+    },
+    /// The other side says nothing: a dialer that awaits a plain connection is silent to one that does not.
+    #[error(
+        "{peer} says nothing: it may expect TLS, which --tls-certificate, --tls-key and --tls-ca give ({source})"
+    )]
+    Silent {
+        /// The other side.
+        peer: SocketAddr,
+        /// Why it was given up.
+        source: std::io::Error,
     },
     /// The code over the hello does not fit our token.
     #[error("{peer} does not know our token: give both hosts the same --token-file")]

@@ -1,4 +1,4 @@
-//! How a connection begins. Three messages of fixed length:
+//! How a connection begins: with the handshake of TLS, unless it is plain, and then with three messages of fixed length:
 //!
 //! | from | bytes | what |
 //! |---|---|---|
@@ -9,10 +9,12 @@
 //! Codes are HMAC-SHA-256 with the token that both sides know. A hello answers one challenge, so one that was recorded
 //! is of no use to anybody; and the dialer gives nothing away before the acceptor has shown that it knows the token too.
 
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 
+use crate::connection::{Connection, Credentials};
 use crate::error::{HandshakeError, Refusal};
-use crate::socket::{Deadline, prepare, read_exact_by, write_all_by};
+use crate::socket::Deadline;
 use crate::token::{CODE_BYTES, Token};
 
 const MAGIC: [u8; 8] = *b"ZBMDW\0\0\x01";
@@ -59,7 +61,7 @@ pub struct Hello {
 pub struct Accepted {
     /// What it says.
     pub hello: Hello,
-    socket: TcpStream,
+    connection: Connection,
     peer: SocketAddr,
     nonce: [u8; NONCE_BYTES],
     token: Token,
@@ -124,12 +126,15 @@ impl Hello {
 pub fn dial(
     socket: TcpStream,
     hello: &Hello,
-    token: &Token,
+    credentials: &Credentials,
     deadline: Deadline,
-) -> Result<TcpStream, HandshakeError> {
+) -> Result<Connection, HandshakeError> {
     let peer = peer_of(&socket);
+    let token = &credentials.token;
+    let dialed = Connection::dialed(socket, peer.ip(), &credentials.protection, deadline);
+    let mut connection = dialed.map_err(|source| tls_error(peer, source))?;
     let mut challenge = [0; CHALLENGE_BYTES];
-    read_message(&socket, peer, &mut challenge, deadline)?;
+    read_message(&mut connection, peer, &mut challenge, deadline).map_err(silent)?;
     let found: [u8; 8] = std::array::from_fn(|i| challenge[i]);
     if found != MAGIC {
         return Err(HandshakeError::NotOurs { peer, found });
@@ -142,10 +147,12 @@ pub fn dial(
     message[..SIGNED_BYTES].copy_from_slice(&signed);
     message[SIGNED_BYTES..].copy_from_slice(&code);
     let failed = |source| HandshakeError::System { peer, source };
-    write_all_by(&socket, &message, deadline).map_err(failed)?;
+    connection
+        .write_all_by(&message, deadline)
+        .map_err(failed)?;
 
     let mut welcome = [0; WELCOME_BYTES];
-    read_message(&socket, peer, &mut welcome, deadline)?;
+    read_message(&mut connection, peer, &mut welcome, deadline)?;
     if let Some(why) = Refusal::from_code(welcome[0]) {
         return Err(HandshakeError::Refused { peer, why });
     }
@@ -153,7 +160,7 @@ pub fn dial(
     if welcome[0] != 0 || !token.is_code(&parts, &welcome[8..]) {
         return Err(HandshakeError::Token { peer });
     }
-    Ok(socket)
+    Ok(connection)
 }
 
 /// The acceptor's side: asks the dialer to show that it knows the token. A dialer that does not is told so.
@@ -162,20 +169,24 @@ pub fn dial(
 /// The other side is none of ours, does not know the token, or takes longer than the deadline.
 pub fn accept(
     socket: TcpStream,
-    token: &Token,
+    credentials: &Credentials,
     deadline: Deadline,
 ) -> Result<Accepted, HandshakeError> {
     let peer = peer_of(&socket);
+    let token = &credentials.token;
+    let accepted = Connection::accepted(socket, &credentials.protection, deadline);
+    let mut connection = accepted.map_err(|source| tls_error(peer, source))?;
     let failed = |source| HandshakeError::System { peer, source };
-    prepare(&socket).map_err(failed)?;
 
     let mut challenge = [0; CHALLENGE_BYTES];
     challenge[..8].copy_from_slice(&MAGIC);
     challenge[8..].copy_from_slice(&nonce(peer)?);
-    write_all_by(&socket, &challenge, deadline).map_err(failed)?;
+    connection
+        .write_all_by(&challenge, deadline)
+        .map_err(failed)?;
 
     let mut message = [0; HELLO_BYTES];
-    read_message(&socket, peer, &mut message, deadline)?;
+    read_message(&mut connection, peer, &mut message, deadline)?;
     let hello = match Hello::decode(&message, &challenge, token, peer) {
         Ok(hello) => hello,
         Err(error) => {
@@ -184,13 +195,13 @@ pub fn accept(
                 _ => Refusal::Unknown,
             };
             // Whoever does not know the token learns no more than that.
-            let _ = write_all_by(&socket, &refusal(why), deadline);
+            let _ = connection.write_all_by(&refusal(why), deadline);
             return Err(error);
         }
     };
     Ok(Accepted {
         hello,
-        socket,
+        connection,
         peer,
         nonce: std::array::from_fn(|i| message[56 + i]),
         token: token.clone(),
@@ -207,20 +218,21 @@ impl Accepted {
     ///
     /// # Errors
     /// What the system says.
-    pub fn welcome(self, deadline: Deadline) -> Result<TcpStream, HandshakeError> {
+    pub fn welcome(mut self, deadline: Deadline) -> Result<Connection, HandshakeError> {
         let verdict = [0; 8];
         let parts: [&[u8]; 3] = [WELCOME_LABEL, &self.nonce, &verdict];
         let mut message = [0; WELCOME_BYTES];
         message[8..].copy_from_slice(&self.token.code(&parts));
         let peer = self.peer;
         let failed = |source| HandshakeError::System { peer, source };
-        write_all_by(&self.socket, &message, deadline).map_err(failed)?;
-        Ok(self.socket)
+        let written = self.connection.write_all_by(&message, deadline);
+        written.map_err(failed)?;
+        Ok(self.connection)
     }
 
     /// Refuses the connection, and says why.
-    pub fn refuse(self, why: Refusal, deadline: Deadline) {
-        let _ = write_all_by(&self.socket, &refusal(why), deadline);
+    pub fn refuse(mut self, why: Refusal, deadline: Deadline) {
+        let _ = self.connection.write_all_by(&refusal(why), deadline);
     }
 }
 
@@ -230,18 +242,49 @@ fn refusal(why: Refusal) -> [u8; WELCOME_BYTES] {
     message
 }
 
+/// A failure while a connection was being protected.
+fn tls_error(peer: SocketAddr, source: io::Error) -> HandshakeError {
+    match source.downcast::<rustls::Error>() {
+        Ok(source) => HandshakeError::Tls { peer, source },
+        Err(source) => HandshakeError::System { peer, source },
+    }
+}
+
+/// The acceptor speaks first: one that does not waits for something else.
+fn silent(error: HandshakeError) -> HandshakeError {
+    match error {
+        HandshakeError::Cut {
+            peer,
+            found: 0,
+            source,
+            ..
+        } if matches!(
+            source.kind(),
+            io::ErrorKind::TimedOut | io::ErrorKind::UnexpectedEof
+        ) =>
+        {
+            HandshakeError::Silent { peer, source }
+        }
+        other => other,
+    }
+}
+
 fn read_message(
-    socket: &TcpStream,
+    connection: &mut Connection,
     peer: SocketAddr,
     message: &mut [u8],
     deadline: Deadline,
 ) -> Result<(), HandshakeError> {
     let expected = message.len();
-    read_exact_by(socket, message, deadline).map_err(|(found, source)| HandshakeError::Cut {
-        peer,
-        found,
-        expected,
-        source,
+    let read = connection.read_exact_by(message, deadline);
+    read.map_err(|(found, source)| match source.downcast::<rustls::Error>() {
+        Ok(source) => HandshakeError::Tls { peer, source },
+        Err(source) => HandshakeError::Cut {
+            peer,
+            found,
+            expected,
+            source,
+        },
     })
 }
 

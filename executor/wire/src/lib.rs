@@ -1,5 +1,5 @@
 //! Rings whose two ends are on different hosts: a *wire* carries the tokens of a sending worker to a receiving one over
-//! TCP, and the credits back. Knows no plans, no kernels and no supervision.
+//! TCP, in TLS or plain, and the credits back. Knows no plans, no kernels and no supervision.
 //!
 //! # One connection for each sending and receiving worker
 //!
@@ -29,12 +29,21 @@
 //!
 //! A connection begins with a handshake ([`handshake`]): whoever does not know the token gets no further. After that every
 //! frame is checked against what the ring allows next: a frame that does not fit is an error, a frame of another epoch is
-//! counted and dropped. The tokens are neither encrypted nor signed: the network between the hosts must be trusted.
+//! counted and dropped.
+//!
+//! Connections that leave this computer are in TLS, and both sides show a certificate ([`tls`]), unless they are asked to be
+//! plain ([`connection::Protection`]). Plain ones are neither encrypted nor signed: then the network must be trusted.
 
+pub mod beat;
+pub mod connection;
 pub mod error;
 pub mod frame;
 pub mod handshake;
+mod session;
 mod socket;
+#[cfg(feature = "testing")]
+pub mod testing;
+pub mod tls;
 pub mod token;
 pub mod wires;
 

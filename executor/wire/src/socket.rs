@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -97,42 +97,6 @@ pub(crate) fn wait_ready(
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-/// Reads exactly so many bytes; how many came before it failed, with the reason.
-pub(crate) fn read_exact_by(
-    socket: &TcpStream,
-    buffer: &mut [u8],
-    deadline: Deadline,
-) -> Result<(), (usize, io::Error)> {
-    let mut done = 0;
-    while done < buffer.len() {
-        let mut places = [IoSliceMut::new(&mut buffer[done..])];
-        match read_now(socket, &mut places) {
-            Ok(Some(0)) => return Err((done, io::ErrorKind::UnexpectedEof.into())),
-            Ok(Some(bytes)) => done += bytes,
-            Ok(None) => {
-                wait_ready(socket.as_fd(), PollFlags::IN, deadline).map_err(|e| (done, e))?;
-            }
-            Err(error) => return Err((done, error)),
-        }
-    }
-    Ok(())
-}
-
-/// Writes all of it.
-pub(crate) fn write_all_by(
-    socket: &TcpStream,
-    mut bytes: &[u8],
-    deadline: Deadline,
-) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match write_now(socket, &[IoSlice::new(bytes)])? {
-            Some(written) => bytes = &bytes[written..],
-            None => wait_ready(socket.as_fd(), PollFlags::OUT, deadline)?,
-        }
-    }
-    Ok(())
 }
 
 /// A connection to an address, which never blocks from here on and delays nothing.

@@ -54,6 +54,12 @@ pub enum TokenError {
     },
 }
 
+/// The permissions of a file if others than its owner can use it.
+pub(crate) fn shared_mode(file: &File) -> std::io::Result<Option<u32>> {
+    let mode = file.metadata()?.permissions().mode() & 0o777;
+    Ok((mode & 0o077 != 0).then_some(mode))
+}
+
 impl Token {
     /// The secret in a file, without white space at its ends.
     ///
@@ -65,11 +71,10 @@ impl Token {
             source,
         };
         let file = File::open(path).map_err(failed)?;
-        let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
+        if let Some(found) = shared_mode(&file).map_err(failed)? {
             return Err(TokenError::Mode {
                 path: path.to_owned(),
-                found: mode,
+                found,
             });
         }
 

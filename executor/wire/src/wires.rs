@@ -2,15 +2,15 @@
 //! Allocates nothing once it has its wires.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use crate::connection::Connection;
 use crate::error::{FrameError, WireError};
 use crate::frame::{FrameHeader, FrameKind, HEADER_BYTES, sum_of};
-use crate::socket::{Deadline, prepare, read_now, timespec, write_now};
+use crate::socket::{Deadline, prepare, timespec};
 
 /// Wires of a worker, at most: one `poll` looks at them all.
 pub const MAX_WIRES: usize = 63;
@@ -89,7 +89,7 @@ struct Incoming {
 }
 
 struct Wire {
-    socket: TcpStream,
+    connection: Connection,
     peer: String,
     side: Side,
     /// Its rings, among those of all wires.
@@ -103,6 +103,13 @@ struct Wire {
     /// A credit of which the socket has taken a part.
     credit: [u8; HEADER_BYTES],
     credit_sent: usize,
+}
+
+impl Wire {
+    /// Whether a credit is on its way to the socket.
+    fn is_partly_sent(&self) -> bool {
+        self.credit_sent < HEADER_BYTES || self.connection.has_unsent()
+    }
 }
 
 /// All wires of one worker in one epoch.
@@ -140,7 +147,7 @@ impl Wires {
     /// Too many wires, or what the system says.
     pub fn add(
         &mut self,
-        socket: TcpStream,
+        connection: impl Into<Connection>,
         peer: String,
         side: Side,
         rings: Vec<RingSpec>,
@@ -151,7 +158,8 @@ impl Wires {
                 most: MAX_WIRES,
             });
         }
-        if let Err(source) = prepare(&socket) {
+        let connection = connection.into();
+        if let Err(source) = prepare(connection.socket()) {
             return Err(WireError::System { peer, source });
         }
         let wire = self.wires.len();
@@ -165,7 +173,7 @@ impl Wires {
             next_send: 0,
         }));
         self.wires.push(Wire {
-            socket,
+            connection,
             peer,
             side,
             rings: first_ring..self.rings.len(),
@@ -331,7 +339,8 @@ impl Wires {
     fn end(&mut self, wire: usize) {
         self.wires[wire].is_open = false;
         // Its peer sees the end at once; that it is gone already is no error.
-        let _ = self.wires[wire].socket.shutdown(std::net::Shutdown::Both);
+        let socket = self.wires[wire].connection.socket();
+        let _ = socket.shutdown(std::net::Shutdown::Both);
     }
 
     #[cold]
@@ -386,6 +395,14 @@ impl Wires {
         Ok(())
     }
 
+    /// One bit for each wire with something that has come, but not been taken in.
+    fn unread_wires(&self) -> u64 {
+        let numbered = self.wires.iter().enumerate();
+        numbered.fold(0, |unread, (index, wire)| {
+            unread | u64::from(wire.is_open && wire.connection.has_unread()) << index
+        })
+    }
+
     /// One bit for each wire on which something has come. Of the wires that are not wanted, only those that bring tokens
     /// are looked at: credits that nobody waits for would wake the worker for nothing, and always have room in the socket.
     fn poll_wires(
@@ -397,6 +414,11 @@ impl Wires {
         let left_ns = deadline.left_ns();
         if left_ns == Some(0) {
             return Err(WireStop::TimedOut);
+        }
+        // Of what has been taken from its socket already, `poll` knows nothing.
+        let unread = self.unread_wires();
+        if unread != 0 {
+            return Ok(unread);
         }
         let stop = self.stop.as_fd();
         let mut polled = [const { None }; MAX_WIRES + 1]
@@ -413,10 +435,10 @@ impl Wires {
             } else {
                 PollFlags::IN
             };
-            if wire.credit_sent < HEADER_BYTES {
+            if wire.is_partly_sent() {
                 flags |= PollFlags::OUT;
             }
-            polled[count] = PollFd::from_borrowed_fd(wire.socket.as_fd(), flags);
+            polled[count] = PollFd::from_borrowed_fd(wire.connection.as_fd(), flags);
             wire_at[count] = index;
             count += 1;
         }
@@ -453,7 +475,7 @@ impl Wires {
         memory: &mut impl RingMemory,
     ) -> Result<(), WireStop> {
         let mut sent = 0;
-        while sent < HEADER_BYTES + payload.len() {
+        while sent < HEADER_BYTES + payload.len() || self.wires[wire].connection.has_unsent() {
             if !self.wires[wire].is_open {
                 return Err(self.gone(wire));
             }
@@ -463,7 +485,7 @@ impl Wires {
                 let rest = &payload[sent - HEADER_BYTES..];
                 [IoSlice::new(rest), IoSlice::new(&[])]
             };
-            match write_now(&self.wires[wire].socket, &parts) {
+            match self.wires[wire].connection.write_now(&parts) {
                 Ok(Some(bytes)) => sent += bytes,
                 Ok(None) => {
                     self.send_needed_credits()?;
@@ -494,8 +516,7 @@ impl Wires {
     fn send_needed_credits(&mut self) -> Result<(), WireStop> {
         for wire in 0..self.wires.len() {
             let mut rings = self.rings[self.wires[wire].rings.clone()].iter();
-            let is_partly_sent = self.wires[wire].credit_sent < HEADER_BYTES;
-            if is_partly_sent || rings.any(Ring::needs_credit) {
+            if self.wires[wire].is_partly_sent() || rings.any(Ring::needs_credit) {
                 self.send_credits(wire)?;
             }
         }
@@ -512,7 +533,7 @@ impl Wires {
             let Ring {
                 released, credited, ..
             } = self.rings[ring];
-            if released == credited || self.wires[wire].credit_sent < HEADER_BYTES {
+            if released == credited || self.wires[wire].is_partly_sent() {
                 continue;
             }
             let header = FrameHeader {
@@ -532,9 +553,9 @@ impl Wires {
 
     fn send_credit_rest(&mut self, index: usize) -> Result<(), WireStop> {
         let wire = &mut self.wires[index];
-        while wire.credit_sent < HEADER_BYTES {
+        while wire.is_partly_sent() {
             let rest = [IoSlice::new(&wire.credit[wire.credit_sent..])];
-            match write_now(&wire.socket, &rest) {
+            match wire.connection.write_now(&rest) {
                 Ok(Some(bytes)) => wire.credit_sent += bytes,
                 Ok(None) => return Ok(()),
                 Err(error) => match self.broken(index, error) {
@@ -621,9 +642,12 @@ impl Wires {
             Some((ring, bytes)) => {
                 let place = memory.place(ring, self.rings[ring].published, bytes);
                 let mut places = [IoSliceMut::new(header_rest), IoSliceMut::new(place)];
-                read_now(&wire.socket, &mut places)
+                wire.connection.read_now(&mut places)
             }
-            None => read_now(&wire.socket, &mut [IoSliceMut::new(header_rest)]),
+            None => {
+                let mut place = [IoSliceMut::new(header_rest)];
+                wire.connection.read_now(&mut place)
+            }
         };
         let Some(bytes) = read_bytes(wire, read, have as u64, HEADER_BYTES as u64)? else {
             return Ok(false);
@@ -718,14 +742,12 @@ impl Wires {
                     IoSliceMut::new(&mut place[incoming.done..]),
                     IoSliceMut::new(&mut wire.header),
                 ];
-                read_now(&wire.socket, &mut places)
+                wire.connection.read_now(&mut places)
             }
             None => {
                 let part = missing.min(SCRATCH_BYTES);
-                read_now(
-                    &wire.socket,
-                    &mut [IoSliceMut::new(&mut self.scratch[..part])],
-                )
+                let mut place = [IoSliceMut::new(&mut self.scratch[..part])];
+                wire.connection.read_now(&mut place)
             }
         };
         let have = (HEADER_BYTES + incoming.done) as u64;
@@ -772,6 +794,15 @@ fn read_bytes(
     whole: u64,
 ) -> Result<Option<usize>, FrameError> {
     match read {
+        Err(error)
+            if error
+                .get_ref()
+                .is_some_and(|inner| inner.is::<rustls::Error>()) =>
+        {
+            wire.is_open = false;
+            let why = error.to_string();
+            Err(FrameError::Tls { why })
+        }
         Ok(Some(0)) | Err(_) => {
             wire.is_open = false;
             match have {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::socket_pair;
 use zbmd_wire::error::{HandshakeError, Refusal};
 use zbmd_wire::handshake::{HELLO_BYTES, Hello, Purpose, accept, dial};
-use zbmd_wire::token::Token;
+use zbmd_wire::testing::plain;
 use zbmd_wire::{Deadline, connect_by};
 
 const HELLO: Hello = Hello {
@@ -36,10 +36,10 @@ fn meet(
     std::thread::scope(|scope| {
         let dialer = scope.spawn(|| {
             let socket = connect_by(address, soon()).expect("connected");
-            dial(socket, &HELLO, &Token::of(dialer_secret), soon()).map(|_| ())
+            dial(socket, &HELLO, &plain(dialer_secret), soon()).map(|_| ())
         });
         let socket = listener.accept().expect("accepted").0;
-        let accepted = accept(socket, &Token::of(acceptor_secret), soon()).map(|accepted| {
+        let accepted = accept(socket, &plain(acceptor_secret), soon()).map(|accepted| {
             let hello = accepted.hello;
             match refuse {
                 Some(why) => accepted.refuse(why, soon()),
@@ -93,7 +93,7 @@ fn an_acceptor_without_the_token_is_not_believed() {
         liar.write_all(&[0; 40]).expect("sent");
     });
     dialer.set_nonblocking(true).expect("set");
-    let error = dial(dialer, &HELLO, &Token::of(b"one secret of ours"), soon());
+    let error = dial(dialer, &HELLO, &plain(b"one secret of ours"), soon());
     let error = error.expect_err("its code is wrong");
     assert!(matches!(error, HandshakeError::Token { .. }), "{error}");
     other.join().expect("no panic");
@@ -102,15 +102,15 @@ fn an_acceptor_without_the_token_is_not_believed() {
 /// A hello that was recorded answers another challenge.
 #[test]
 fn a_recorded_hello_is_of_no_use() {
-    let token = Token::of(b"one secret of ours");
+    let credentials = plain(b"one secret of ours");
     let (dialer, relay) = socket_pair();
     let (to_acceptor, acceptor) = socket_pair();
     let hello = std::thread::scope(|scope| {
         let dialing = scope.spawn(|| {
             dialer.set_nonblocking(true).expect("set");
-            dial(dialer, &HELLO, &token, soon())
+            dial(dialer, &HELLO, &credentials, soon())
         });
-        let accepting = scope.spawn(|| accept(acceptor, &token, soon()).expect("accepted"));
+        let accepting = scope.spawn(|| accept(acceptor, &credentials, soon()).expect("accepted"));
         let hello = record(&relay, &to_acceptor);
         let welcomed = accepting.join().expect("no panic").welcome(soon());
         let _ = welcomed.expect("welcomed");
@@ -124,7 +124,7 @@ fn a_recorded_hello_is_of_no_use() {
 
     let (mut again, acceptor) = socket_pair();
     again.write_all(&hello).expect("sent");
-    let error = accept(acceptor, &token, soon()).expect_err("another challenge");
+    let error = accept(acceptor, &credentials, soon()).expect_err("another challenge");
     assert!(matches!(error, HandshakeError::Token { .. }), "{error}");
 }
 
@@ -141,14 +141,14 @@ fn record(mut dialer: &TcpStream, mut acceptor: &TcpStream) -> [u8; HELLO_BYTES]
 
 #[test]
 fn strangers_cut_hellos_and_slow_peers_are_refused() {
-    let token = Token::of(b"one secret of ours");
+    let credentials = plain(b"one secret of ours");
     let refusal = |bytes: &[u8], deadline: Deadline, close: bool| {
         let (mut stranger, acceptor) = socket_pair();
         stranger.write_all(bytes).expect("sent");
         if close {
             stranger.shutdown(std::net::Shutdown::Write).expect("shut");
         }
-        accept(acceptor, &token, deadline).expect_err("refused")
+        accept(acceptor, &credentials, deadline).expect_err("refused")
     };
     let http = [b"GET / HTTP/1.1\r\n".as_slice(), &[b' '; 200]].concat();
     let error = refusal(&http, soon(), true);

@@ -3,11 +3,11 @@
 mod common;
 
 use std::io::Write;
-use std::net::TcpStream;
 use std::time::Duration;
 
-use common::{EPOCH, Places, end, ring, socket_pair, stop_event, tokens_header};
+use common::{EPOCH, Places, end, ring, socket_pair, stop_event, tls_pair, tokens_header};
 use zbmd_wire::Deadline;
+use zbmd_wire::connection::Connection;
 use zbmd_wire::error::{FrameError, WireError};
 use zbmd_wire::frame::{FrameHeader, FrameKind, MAX_PAYLOAD_BYTES, sum_of};
 use zbmd_wire::wires::{RingSpec, Side, WireStop, Wires};
@@ -20,12 +20,29 @@ fn byte_of(ring: usize, block: u64, index: usize) -> u8 {
 
 /// Sends `blocks` blocks over all rings in the order of the sender, reads them in the order of the receiver, and compares.
 fn carry(rings: Vec<RingSpec>, blocks: u64, receive_order: &[usize], checks_payloads: bool) {
-    let (sender_socket, receiver_socket) = socket_pair();
+    for pair in connection_pairs() {
+        carry_over(pair, &rings, blocks, receive_order, checks_payloads);
+    }
+}
+
+/// Both ends of a connection, plain and in TLS.
+fn connection_pairs() -> [(Connection, Connection); 2] {
+    let (dialed, accepted) = socket_pair();
+    [(dialed.into(), accepted.into()), tls_pair()]
+}
+
+fn carry_over(
+    (sender_end, receiver_end): (Connection, Connection),
+    rings: &[RingSpec],
+    blocks: u64,
+    receive_order: &[usize],
+    checks_payloads: bool,
+) {
     let block_bytes = (rings[0].block_tokens * rings[0].token_bytes) as usize;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut wires = end(sender_socket, Side::Sends, &rings, checks_payloads);
-            let mut places = Places::of(&rings);
+            let mut wires = end(sender_end, Side::Sends, rings, checks_payloads);
+            let mut places = Places::of(rings);
             for block in 0..blocks {
                 for (index, ring) in rings.iter().enumerate() {
                     send_block(&mut wires, index, ring, block, &mut places);
@@ -36,8 +53,8 @@ fn carry(rings: Vec<RingSpec>, blocks: u64, receive_order: &[usize], checks_payl
                 .expect("the receiver reads it all");
         });
 
-        let mut wires = end(receiver_socket, Side::Receives, &rings, checks_payloads);
-        let mut places = Places::of(&rings);
+        let mut wires = end(receiver_end, Side::Receives, rings, checks_payloads);
+        let mut places = Places::of(rings);
         for block in 0..blocks {
             for &index in receive_order {
                 let tokens = (block + 1) * rings[index].block_tokens;
@@ -108,9 +125,7 @@ fn blocks_that_are_longer_than_a_sockets_buffer_arrive() {
 #[test]
 fn two_workers_that_both_send_first_do_not_block_each_other() {
     const BLOCK: u64 = 24 << 20;
-    let (there, there_end) = socket_pair();
-    let (back_end, back) = socket_pair();
-    let worker = |outgoing: TcpStream, incoming: TcpStream| {
+    let worker = |outgoing: Connection, incoming: Connection| {
         let rings = [ring(0, 1, BLOCK, &[BLOCK]), ring(1, 1, BLOCK, &[BLOCK])];
         let mut wires = Wires::new(EPOCH, stop_event(), false);
         let peer = || "the other side".to_owned();
@@ -129,10 +144,14 @@ fn two_workers_that_both_send_first_do_not_block_each_other() {
         wires.release(1, 1).expect("released");
         wires.finish(&mut places).expect("finished");
     };
-    std::thread::scope(|scope| {
-        scope.spawn(|| worker(there, back));
-        worker(back_end, there_end);
-    });
+    for ((there, there_end), (back_end, back)) in
+        connection_pairs().into_iter().zip(connection_pairs())
+    {
+        std::thread::scope(|scope| {
+            scope.spawn(|| worker(there, back));
+            worker(back_end, there_end);
+        });
+    }
 }
 
 #[test]

@@ -1,19 +1,28 @@
-//! What strangers send to an agent, and what peers send on a wire: any hello and any frames end in an error or are what they
-//! say they are.
+//! What strangers send to an agent, plain or as TLS, and what peers send on a wire: any hello, heartbeat and any frames end in
+//! an error or are what they say they are.
 #![no_main]
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
+use zbmd_wire::Deadline;
+use zbmd_wire::beat::Beat;
+use zbmd_wire::connection::{Credentials, Protection};
 use zbmd_wire::frame::{FrameHeader, HEADER_BYTES};
-use zbmd_wire::handshake::{HELLO_BYTES, Hello};
+use zbmd_wire::handshake::{HELLO_BYTES, Hello, accept};
+use zbmd_wire::testing::{Authority, Flaw};
 use zbmd_wire::token::Token;
 use zbmd_wire::wires::{RingMemory, RingSpec, Side, Wires};
 
 static TOKEN: LazyLock<Token> = LazyLock::new(|| Token::of(b"a token of the fuzzer"));
+static SECURED: LazyLock<Credentials> = LazyLock::new(|| Credentials {
+    token: TOKEN.clone(),
+    protection: Protection::Tls(Authority::new().tls(Flaw::None)),
+});
 static LISTENER: LazyLock<TcpListener> =
     LazyLock::new(|| TcpListener::bind("127.0.0.1:0").expect("bound"));
 
@@ -32,11 +41,13 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((&choice, rest)) = bytes.split_first() else {
         return;
     };
-    match choice % 4 {
+    match choice % 8 {
         0 => hello(rest),
         1 => header(rest),
-        2 => frames(rest, Side::Receives, choice & 4 != 0),
-        _ => frames(rest, Side::Sends, choice & 4 != 0),
+        2 => heartbeat(rest),
+        3 => tls(rest),
+        4 | 5 => frames(rest, Side::Receives, choice % 2 != 0),
+        _ => frames(rest, Side::Sends, choice % 2 != 0),
     }
 });
 
@@ -47,6 +58,22 @@ fn hello(bytes: &[u8]) {
     let peer = SocketAddr::from(([127, 0, 0, 1], 1));
     let decoded = Hello::decode(&message, b"a challenge", &TOKEN, peer);
     decoded.expect_err("nobody guesses the code");
+}
+
+fn heartbeat(bytes: &[u8]) {
+    assert_eq!(Beat::decode(bytes, &TOKEN), None, "nobody guesses the code");
+}
+
+/// The beginning of a connection in TLS.
+fn tls(bytes: &[u8]) {
+    let address = LISTENER.local_addr().expect("an address");
+    let mut stranger = TcpStream::connect(address).expect("connected");
+    let socket = LISTENER.accept().expect("accepted").0;
+    let _ = stranger.write_all(bytes);
+    drop(stranger);
+    let deadline = Deadline::after(Duration::from_millis(100));
+    let accepted = accept(socket, &SECURED, deadline);
+    accepted.expect_err("nobody guesses a key");
 }
 
 fn header(bytes: &[u8]) {

@@ -3,9 +3,10 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering as FlagOrdering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,14 +16,14 @@ use xxhash_rust::xxh3::Xxh3;
 use zbmd_ir::Plan;
 use zbmd_op::Registry;
 use zbmd_wire::Deadline;
+use zbmd_wire::beat::BeatSender;
+use zbmd_wire::connection::{Credentials, SharedConnection};
 use zbmd_wire::handshake::Accepted;
-use zbmd_wire::token::Token;
 
-use super::link::BEATS_PER_LEASE;
+use super::heartbeats::{BeatPeer, Heartbeats, Silence};
 use super::message::{self, MAX_BUNDLE_BYTES, Order, Report};
 use crate::fault::WorkerOutcome;
 use crate::program::{Engine, LoadedProgram};
-use crate::transport::clock::Clock;
 use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::primitive::Ordering;
@@ -36,6 +37,8 @@ use crate::worker::wired::Wiring;
 
 /// A conductor that says nothing for so long before it has said its lease is gone.
 const FIRST_LIMIT: Duration = Duration::from_secs(10);
+/// The first heartbeat of a conductor comes when all agents have loaded the bundle.
+const FIRST_BEAT_LIMIT: Duration = Duration::from_secs(600);
 /// How often the conductor is told what has changed.
 const TICK: Duration = Duration::from_millis(1);
 /// Longest lease.
@@ -66,20 +69,23 @@ pub enum AgentEvent {
 /// Serves one conductor after the other, for as long as the process lives.
 ///
 /// # Errors
-/// It cannot listen at that address.
+/// It cannot listen at that address, or would be reached there without protection.
 pub fn serve_as_agent(
     registry: &Registry,
     address: SocketAddr,
-    token: &Token,
+    credentials: &Credentials,
     mut listener: impl FnMut(AgentEvent),
 ) -> io::Result<()> {
+    let checked = credentials.protection.check(address);
+    checked.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
     let (send_orders, conductors) = mpsc::channel::<Accepted>();
-    let switchboard = Switchboard::listen(address, token, Some(send_orders))?;
+    let switchboard = Switchboard::listen(address, credentials, Some(send_orders))?;
+    let beats = UdpSocket::bind(switchboard.address())?;
     listener(AgentEvent::Listening(switchboard.address()));
     while let Ok(accepted) = conductors.recv() {
         let conductor = accepted.peer();
         listener(AgentEvent::Began { conductor });
-        let served = serve(accepted, registry, token, &switchboard);
+        let served = serve(accepted, registry, credentials, &switchboard, &beats);
         switchboard.end();
         listener(AgentEvent::Ended {
             conductor,
@@ -92,13 +98,16 @@ pub fn serve_as_agent(
 
 /// What an agent has of a run.
 struct AgentRun {
-    /// Where the conductor is told everything. Locked for one message at a time.
-    socket: Mutex<TcpStream>,
+    /// Where the conductor is told everything.
+    connection: Arc<SharedConnection>,
+    /// Whoever sends a message.
+    sending: Mutex<()>,
+    is_over: AtomicBool,
     present: Mutex<Option<Arc<AgentEpoch>>>,
     engine: Engine,
     options: HostOptions,
     run: u128,
-    token: Token,
+    credentials: Credentials,
     switchboard: Arc<Switchboard>,
 }
 
@@ -123,21 +132,21 @@ struct Reported {
 fn serve(
     accepted: Accepted,
     registry: &Registry,
-    token: &Token,
+    credentials: &Credentials,
     switchboard: &Arc<Switchboard>,
+    beats: &UdpSocket,
 ) -> io::Result<()> {
     let run = accepted.hello.run;
-    let socket = accepted.welcome(Deadline::after(SEND_LIMIT));
-    let socket = socket.map_err(io::Error::other)?;
-    socket.set_nonblocking(false)?;
-    socket.set_read_timeout(Some(FIRST_LIMIT))?;
-    socket.set_write_timeout(Some(FIRST_LIMIT))?;
-    let order = message::receive::<Order>(&socket)?;
+    let connection = accepted.welcome(Deadline::after(SEND_LIMIT));
+    let connection = connection.map_err(io::Error::other)?;
+    let connection = Arc::new(SharedConnection::new(connection, FIRST_LIMIT)?);
+    let order = message::receive::<Order>(&*connection)?;
     let Order::Open {
         bundle_bytes,
         bundle_sum,
         options,
         lease_ns,
+        beat_session,
     } = order
     else {
         return Err(io::Error::other(
@@ -145,48 +154,72 @@ fn serve(
         ));
     };
 
-    let opened = receive_bundle(&socket, bundle_bytes, bundle_sum)
+    let opened = receive_bundle(&connection, bundle_bytes, bundle_sum)
         .map_err(|error| error.to_string())
         .and_then(|bundle| open_bundle(&bundle, registry));
     let engine = match opened {
         Ok(engine) => engine,
         Err(why) => {
-            message::send(&socket, &Report::Unfit { why: why.clone() })?;
+            message::send(&*connection, &Report::Unfit { why: why.clone() })?;
             return Err(io::Error::other(why));
         }
     };
     // Before the conductor hears of it: wires of its first epoch may come at once.
     switchboard.begin(run, 0, None);
-    message::send(&socket, &Report::Opened)?;
+    message::send(&*connection, &Report::Opened)?;
 
     let lease = Duration::from_nanos(lease_ns.clamp(1_000_000, MAX_LEASE_NS));
-    socket.set_read_timeout(Some(lease))?;
-    socket.set_write_timeout(Some(lease))?;
-    let orders = socket.try_clone()?;
+    // Heartbeats say when to wait no longer.
+    connection.set_limit(Duration::MAX);
+    let silence = Silence::default();
+    let on_silent = {
+        let (connection, silence) = (Arc::clone(&connection), silence.clone());
+        move || {
+            silence.set();
+            connection.shutdown();
+        }
+    };
+    let conductor = BeatPeer {
+        session: beat_session,
+        address: None,
+        patience: FIRST_BEAT_LIMIT,
+        on_silent: Box::new(on_silent),
+    };
+    let token = credentials.token.clone();
+    let socket = beats.try_clone()?;
+    let _heartbeats = Heartbeats::start(socket, token, BeatSender::Agent, lease, vec![conductor])?;
     let agent = Arc::new(AgentRun {
-        socket: Mutex::new(socket),
+        connection: Arc::clone(&connection),
+        sending: Mutex::default(),
+        is_over: AtomicBool::new(false),
         present: Mutex::new(None),
         engine,
         options,
         run,
-        token: token.clone(),
+        credentials: credentials.clone(),
         switchboard: Arc::clone(switchboard),
     });
     let reporter = Arc::clone(&agent);
     let reporting = std::thread::Builder::new()
         .name("zbmd reports".to_owned())
-        .spawn(move || reporter.report_changes(lease))?;
+        .spawn(move || reporter.report_changes())?;
 
-    let result = agent.obey(&orders);
+    let result = agent.obey(&connection);
     agent.stop_epoch(u64::MAX);
-    let _ = orders.shutdown(std::net::Shutdown::Both);
-    // It ends with the connection.
+    connection.shutdown();
+    agent.is_over.store(true, FlagOrdering::Release);
     let _ = reporting.join();
-    result
+    match silence.is_set() {
+        true => Err(io::Error::other(format!(
+            "it has been silent for {} ms",
+            lease.as_millis()
+        ))),
+        false => result,
+    }
 }
 
 /// Receives a bundle into a file without a name.
-fn receive_bundle(mut socket: &TcpStream, bytes: u64, sum: u64) -> io::Result<File> {
+fn receive_bundle(mut connection: &SharedConnection, bytes: u64, sum: u64) -> io::Result<File> {
     if bytes > MAX_BUNDLE_BYTES {
         return Err(io::Error::other(format!(
             "a bundle of {bytes} bytes, {MAX_BUNDLE_BYTES} are the most"
@@ -198,7 +231,7 @@ fn receive_bundle(mut socket: &TcpStream, bytes: u64, sum: u64) -> io::Result<Fi
     let mut left = bytes;
     while left > 0 {
         let most = left.min(piece.len() as u64) as usize;
-        let found = socket.read(&mut piece[..most])?;
+        let found = connection.read(&mut piece[..most])?;
         if found == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
@@ -231,8 +264,8 @@ impl AgentRun {
     }
 
     fn report(&self, report: &Report) -> io::Result<()> {
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        message::send(&socket, report)
+        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        message::send(&*self.connection, report)
     }
 
     /// The epoch of this number, if it is at work.
@@ -243,7 +276,7 @@ impl AgentRun {
     }
 
     /// Does what the conductor says, until it goes.
-    fn obey(self: &Arc<Self>, orders: &TcpStream) -> io::Result<()> {
+    fn obey(self: &Arc<Self>, orders: &SharedConnection) -> io::Result<()> {
         loop {
             let order = match message::receive::<Order>(orders) {
                 Ok(order) => order,
@@ -252,7 +285,6 @@ impl AgentRun {
                 Err(error) => return Err(error),
             };
             match order {
-                Order::Beat => {}
                 Order::Open { .. } => return Err(io::Error::other("a second bundle in one run")),
                 Order::Admit {
                     epoch,
@@ -336,7 +368,7 @@ impl AgentRun {
         let wiring = Arc::new(Wiring {
             run: self.run,
             plan: plan_sum,
-            token: self.token.clone(),
+            credentials: self.credentials.clone(),
             own_host: own_host as usize,
             hosts,
             addresses,
@@ -392,24 +424,17 @@ impl AgentRun {
         })
     }
 
-    /// Tells the conductor what changes, and that this host is there, until the connection ends.
-    fn report_changes(&self, lease: Duration) {
-        let beat_ns = lease.as_nanos() as u64 / BEATS_PER_LEASE;
-        let mut next_beat_ns = 0;
-        loop {
-            let now_ns = Clock.now_ns();
-            let mut result = Ok(());
-            if now_ns >= next_beat_ns {
-                next_beat_ns = now_ns + beat_ns;
-                result = self.report(&Report::Beat);
-            }
+    /// Tells the conductor what changes, until the run is over.
+    fn report_changes(&self) {
+        while !self.is_over.load(FlagOrdering::Acquire) {
             let present = self.present().clone();
-            if let (Ok(()), Some(epoch)) = (&result, present) {
+            if let Some(epoch) = present {
                 let mut calendars = epoch.calendars.iter();
-                result = calendars.try_for_each(|reported| self.report_calendar(&epoch, reported));
-            }
-            if result.is_err() {
-                return;
+                let result =
+                    calendars.try_for_each(|reported| self.report_calendar(&epoch, reported));
+                if result.is_err() {
+                    return;
+                }
             }
             std::thread::sleep(TICK);
         }

@@ -1,17 +1,20 @@
 //! The conductor's view of all hosts: where each device is, the connections to the agents, and what they are asked to do.
 
-use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use zbmd_ir::{DeviceId, Plan, PlanId, TiVec, has_live};
+use zbmd_wire::beat::BeatSender;
+use zbmd_wire::connection::{Connection, Protection, SharedConnection};
 use zbmd_wire::error::{HandshakeError, Refusal};
 use zbmd_wire::handshake::{Hello, Purpose, dial};
 use zbmd_wire::{Deadline, connect_by};
 
+use super::heartbeats::{BeatPeer, Heartbeats};
 use super::link::{HostLink, LinkEpoch, RemotePart};
 use super::message::{self, Order, Report};
 use crate::error::EngineError;
@@ -29,11 +32,13 @@ use crate::worker::wired::Wiring;
 
 /// An agent that does not answer for so long is not there.
 const DIAL_LIMIT: Duration = Duration::from_secs(5);
-/// An agent that serves another run is asked again for so long, and so often.
-const BUSY_LIMIT: Duration = Duration::from_secs(2);
-const BUSY_PAUSE: Duration = Duration::from_millis(20);
+/// An agent that has yet to start, or serves another run, is asked again for so long, and so often.
+const START_LIMIT: Duration = Duration::from_secs(2);
+const START_PAUSE: Duration = Duration::from_millis(20);
 /// An agent has so long to load a bundle.
 const OPEN_LIMIT: Duration = Duration::from_secs(120);
+/// The first heartbeats of all agents come within this time.
+const FIRST_BEAT_LIMIT: Duration = Duration::from_secs(2);
 /// Bytes of a bundle that are sent at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -50,6 +55,8 @@ pub(crate) struct HostSet {
     /// By device.
     hosts: TiVec<DeviceId, usize>,
     switchboard: Arc<Switchboard>,
+    /// Ends with the run.
+    _heartbeats: Option<Heartbeats>,
 }
 
 /// What a host of the run is to the person who started it.
@@ -83,17 +90,27 @@ impl HostSet {
         let bundle = image.map_err(EngineError::Thread)?;
         set.bundle_sum = sum_of(bundle.file()).map_err(EngineError::Thread)?;
         let host_options = HostOptions::of(options);
+        let mut peers = Vec::new();
         for (name, address) in &hosts.agents {
             let host = set
                 .names
                 .iter()
                 .position(|known| known == name)
                 .unwrap_or(0);
-            let socket = set.open_agent(*address, bundle.file(), host_options);
-            let socket = socket.map_err(|why| host_error(name, why))?;
-            let link = HostLink::start(host, socket, hosts.lease, events.clone());
-            set.links[host] = Some(link.map_err(EngineError::Thread)?);
+            let session = zbmd_wire::handshake::new_run().map_err(EngineError::Thread)?;
+            let connection = set.open_agent(*address, bundle.file(), host_options, session);
+            let connection = connection.map_err(|why| host_error(name, why))?;
+            let link = HostLink::start(host, connection, hosts.lease, events.clone());
+            let link = link.map_err(EngineError::Thread)?;
+            peers.push(BeatPeer {
+                session,
+                address: Some(*address),
+                patience: FIRST_BEAT_LIMIT * 2,
+                on_silent: link.on_silent(),
+            });
+            set.links[host] = Some(link);
         }
+        set._heartbeats = Some(start_heartbeats(hosts, peers)?);
         Ok(Some(set))
     }
 
@@ -135,10 +152,16 @@ impl HostSet {
         for (name, address) in &options.agents {
             let host = names.iter().position(|known| known == name).unwrap_or(0);
             addresses[host] = *address;
+            let checked = options.credentials.protection.check(*address);
+            checked.map_err(|error| host_error(name, error.to_string()))?;
         }
         // Agents reach it by the address that their own connection comes from.
-        let bind_address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let switchboard = Switchboard::listen(bind_address, &options.token, None);
+        let bind_ip = match options.credentials.protection {
+            Protection::Loopback => Ipv4Addr::LOCALHOST,
+            Protection::Tls(_) | Protection::Plain => Ipv4Addr::UNSPECIFIED,
+        };
+        let bind_address = SocketAddr::from((bind_ip, 0));
+        let switchboard = Switchboard::listen(bind_address, &options.credentials, None);
         let run = zbmd_wire::handshake::new_run().map_err(EngineError::Thread)?;
         Ok(Self {
             run,
@@ -151,6 +174,7 @@ impl HostSet {
                 .map_err(|error| host_error(own_name, format!("{bind_address}: {error}")))?,
             names,
             options: options.clone(),
+            _heartbeats: None,
         })
     }
 
@@ -205,8 +229,9 @@ impl HostSet {
         Ok(())
     }
 
-    /// Connects to an agent. One that serves another run may be about to end it: that is waited for a while.
-    fn dial_agent(&self, address: SocketAddr) -> Result<TcpStream, String> {
+    /// Connects to an agent. One that is not there yet may be about to start, and one that serves another run may be about to
+    /// end it: that is waited for a while.
+    fn dial_agent(&self, address: SocketAddr) -> Result<Connection, String> {
         let hello = Hello {
             purpose: Purpose::Control,
             run: self.run,
@@ -215,17 +240,29 @@ impl HostSet {
             sender: 0,
             receiver: 0,
         };
-        let busy_deadline = Deadline::after(BUSY_LIMIT);
+        let start_deadline = Deadline::after(START_LIMIT);
         loop {
             let deadline = Deadline::after(DIAL_LIMIT);
-            let socket = connect_by(address, deadline).map_err(|error| {
-                format!("{address}: {error}: is `zbmd-run agent` started there?")
-            })?;
-            match dial(socket, &hello, &self.options.token, deadline) {
-                Ok(socket) => return Ok(socket),
+            let socket = match connect_by(address, deadline) {
+                Ok(socket) => socket,
+                Err(error)
+                    if error.kind() == io::ErrorKind::ConnectionRefused
+                        && start_deadline.left_ns() != Some(0) =>
+                {
+                    std::thread::sleep(START_PAUSE);
+                    continue;
+                }
+                Err(error) => {
+                    return Err(format!(
+                        "{address}: {error}: is `zbmd-run agent` started there?"
+                    ));
+                }
+            };
+            match dial(socket, &hello, &self.options.credentials, deadline) {
+                Ok(connection) => return Ok(connection),
                 Err(HandshakeError::Refused {
                     why: Refusal::Busy, ..
-                }) if busy_deadline.left_ns() != Some(0) => std::thread::sleep(BUSY_PAUSE),
+                }) if start_deadline.left_ns() != Some(0) => std::thread::sleep(START_PAUSE),
                 Err(error) => return Err(error.to_string()),
             }
         }
@@ -237,12 +274,11 @@ impl HostSet {
         address: SocketAddr,
         bundle: &std::fs::File,
         options: HostOptions,
-    ) -> Result<TcpStream, String> {
+        beat_session: u128,
+    ) -> Result<SharedConnection, String> {
         let text = |error: std::io::Error| format!("{address}: {error}");
-        let socket = self.dial_agent(address)?;
-        socket.set_nonblocking(false).map_err(text)?;
-        socket.set_read_timeout(Some(OPEN_LIMIT)).map_err(text)?;
-        socket.set_write_timeout(Some(OPEN_LIMIT)).map_err(text)?;
+        let connection = SharedConnection::new(self.dial_agent(address)?, OPEN_LIMIT);
+        let connection = connection.map_err(text)?;
 
         let bundle_bytes = bundle.metadata().map_err(text)?.len();
         let open = Order::Open {
@@ -250,11 +286,12 @@ impl HostSet {
             bundle_sum: self.bundle_sum,
             options,
             lease_ns: self.options.lease.as_nanos() as u64,
+            beat_session,
         };
-        message::send(&socket, &open).map_err(text)?;
-        for_each_piece(bundle, |piece| (&socket).write_all(piece)).map_err(text)?;
-        match message::receive::<Report>(&socket).map_err(text)? {
-            Report::Opened => Ok(socket),
+        message::send(&connection, &open).map_err(text)?;
+        for_each_piece(bundle, |piece| (&connection).write_all(piece)).map_err(text)?;
+        match message::receive::<Report>(&connection).map_err(text)? {
+            Report::Opened => Ok(connection),
             Report::Unfit { why } => Err(why),
             other => Err(format!("{address}: it answers {other:?}")),
         }
@@ -290,7 +327,7 @@ impl HostSet {
         Arc::new(Wiring {
             run: self.run,
             plan,
-            token: self.options.token.clone(),
+            credentials: self.options.credentials.clone(),
             own_host: self.own_host,
             hosts: self.hosts_of(spec),
             addresses: self.addresses.clone(),
@@ -369,6 +406,27 @@ impl HostSet {
             );
         }
     }
+}
+
+/// Begins to hear the agents, and to be heard by them.
+fn start_heartbeats(hosts: &Hosts, peers: Vec<BeatPeer>) -> Result<Heartbeats, EngineError> {
+    let is_v6 = hosts.agents.iter().any(|(_, address)| address.is_ipv6());
+    let bind_ip = match is_v6 {
+        true => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        false => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((bind_ip, 0)).map_err(EngineError::Thread)?;
+    let token = hosts.credentials.token.clone();
+    let started = Heartbeats::start(socket, token, BeatSender::Conductor, hosts.lease, peers);
+    let heartbeats = started.map_err(EngineError::Thread)?;
+    heartbeats.wait_for_all(FIRST_BEAT_LIMIT).map_err(|missing| {
+        let (name, address) = &hosts.agents[missing];
+        let why = format!(
+            "no heartbeat comes from {address} over UDP: let the hosts reach each other at this port by UDP as by TCP"
+        );
+        host_error(name, why)
+    })?;
+    Ok(heartbeats)
 }
 
 /// What a run over hosts cannot do yet.

@@ -3,20 +3,21 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use zbmd_ir::{ChannelId, DeviceId, Plan};
+use zbmd_wire::connection::SharedConnection;
 
+use super::heartbeats::Silence;
 use super::message::{self, Order, Report, SavedTokens};
 use crate::program::LoadedProgram;
 use crate::run::event::WorkerEvent;
 use crate::run::inbox::EventSender;
 use crate::transport::admission::AdmissionGate;
-use crate::transport::clock::Clock;
 use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::primitive::Ordering as WordOrdering;
@@ -29,8 +30,6 @@ use crate::worker::host::admission_gate;
 const TICK: Duration = Duration::from_millis(1);
 /// The same between epochs.
 const IDLE_TICK: Duration = Duration::from_millis(20);
-/// Beats in a lease.
-pub(super) const BEATS_PER_LEASE: u64 = 5;
 /// Blocks that are admitted ahead of the host's workers, in batches and at least.
 const BATCHES_AHEAD: u64 = 4;
 const BLOCKS_AHEAD: u64 = 16;
@@ -75,11 +74,13 @@ pub(super) struct HostLink {
 
 struct Shared {
     host: usize,
-    socket: TcpStream,
+    connection: SharedConnection,
     present: Mutex<Option<Arc<LinkEpoch>>>,
     /// Of the last epochs, the workers of this host: their ends may come late.
     parts: Mutex<BTreeMap<u64, Vec<RemotePart>>>,
     is_gone: AtomicBool,
+    /// It was closed because nothing was heard.
+    silence: Silence,
 }
 
 /// Epochs whose workers' ends may still come.
@@ -92,26 +93,26 @@ impl HostLink {
     /// What the system says.
     pub(super) fn start(
         host: usize,
-        socket: TcpStream,
+        connection: SharedConnection,
         lease: Duration,
         events: EventSender<WorkerEvent>,
     ) -> io::Result<Self> {
-        socket.set_nonblocking(false)?;
-        socket.set_read_timeout(Some(lease))?;
-        socket.set_write_timeout(Some(lease))?;
+        // Heartbeats say when to wait no longer.
+        connection.set_limit(Duration::MAX);
         let shared = Arc::new(Shared {
             host,
-            socket,
+            connection,
             present: Mutex::new(None),
             parts: Mutex::default(),
             is_gone: AtomicBool::new(false),
+            silence: Silence::default(),
         });
         let (commands, receiver) = mpsc::channel();
         let writer = Arc::clone(&shared);
         std::thread::Builder::new()
             .name(format!("zbmd to host {host}"))
             .spawn(move || {
-                if tell(&writer, &receiver, lease).is_err() {
+                if tell(&writer, &receiver).is_err() {
                     writer.close();
                 }
             })?;
@@ -123,7 +124,10 @@ impl HostLink {
                 reader.close();
                 events.send(WorkerEvent::HostGone {
                     host: reader.host,
-                    why: loss_text(&error, lease),
+                    why: match reader.silence.is_set() {
+                        true => format!("it has been silent for {} ms", lease.as_millis()),
+                        false => loss_text(&error),
+                    },
                 });
             })?;
         Ok(Self { commands, shared })
@@ -131,8 +135,17 @@ impl HostLink {
 
     /// Where the agent finds what listens at a port of this host.
     pub(super) fn own_address(&self, listening: SocketAddr) -> SocketAddr {
-        let own = self.shared.socket.local_addr();
+        let own = self.shared.connection.local_addr();
         own.map_or(listening, |own| SocketAddr::new(own.ip(), listening.port()))
+    }
+
+    /// What to do when the agent has become silent.
+    pub(super) fn on_silent(&self) -> Box<dyn FnMut() + Send> {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move || {
+            shared.silence.set();
+            shared.close();
+        })
     }
 
     /// Whether the agent is there.
@@ -158,7 +171,7 @@ impl Shared {
     /// Nothing that the agent says counts from here on.
     fn close(&self) {
         self.is_gone.store(true, Ordering::Release);
-        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        self.connection.shutdown();
     }
 
     fn present(&self) -> Option<Arc<LinkEpoch>> {
@@ -187,11 +200,8 @@ impl Shared {
     }
 }
 
-fn loss_text(error: &io::Error, lease: Duration) -> String {
+fn loss_text(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("it has been silent for {} ms", lease.as_millis())
-        }
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
             "its agent has ended the connection".to_owned()
         }
@@ -224,12 +234,12 @@ impl Told {
     }
 
     /// Tells the agent what has changed.
-    fn tell(&mut self, socket: &TcpStream) -> io::Result<()> {
+    fn tell(&mut self, connection: &SharedConnection) -> io::Result<()> {
         let epoch = self.epoch.spec.epoch;
         let common = &self.epoch.memory.common;
         if common.stop.is_set() {
             self.is_stopped = true;
-            return message::send(socket, &Order::Stop { epoch });
+            return message::send(connection, &Order::Stop { epoch });
         }
         if !self.is_final && self.admit() {
             let order = Order::Admit {
@@ -237,12 +247,12 @@ impl Told {
                 blocks: self.admitted,
                 is_final: self.is_final,
             };
-            message::send(socket, &order)?;
+            message::send(connection, &order)?;
         }
         let border = self.epoch.memory.common.committed.border();
         if border > self.committed {
             self.committed = border;
-            message::send(socket, &Order::Commit { epoch, border })?;
+            message::send(connection, &Order::Commit { epoch, border })?;
         }
         Ok(())
     }
@@ -272,32 +282,25 @@ impl Told {
 }
 
 /// Tells the agent what changes, until it is gone or not needed any more.
-fn tell(shared: &Shared, commands: &Receiver<Command>, lease: Duration) -> io::Result<()> {
-    let beat_ns = lease.as_nanos() as u64 / BEATS_PER_LEASE;
-    let mut next_beat_ns = 0;
+fn tell(shared: &Shared, commands: &Receiver<Command>) -> io::Result<()> {
     let mut told: Option<Told> = None;
     while !shared.is_gone.load(Ordering::Acquire) {
         let tick = match told.as_ref().is_some_and(|told| !told.is_stopped) {
             true => TICK,
-            false => IDLE_TICK.min(lease / BEATS_PER_LEASE as u32),
+            false => IDLE_TICK,
         };
         match commands.recv_timeout(tick) {
             Ok(Command::Begin(order, epoch)) => {
                 // Before the agent hears of it: it may answer at once.
                 shared.enter(Arc::clone(&epoch));
-                message::send(&shared.socket, &*order)?;
+                message::send(&shared.connection, &*order)?;
                 told = Some(Told::new(epoch));
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
         if let Some(told) = told.as_mut().filter(|told| !told.is_stopped) {
-            told.tell(&shared.socket)?;
-        }
-        let now_ns = Clock.now_ns();
-        if now_ns >= next_beat_ns {
-            next_beat_ns = now_ns + beat_ns;
-            message::send(&shared.socket, &Order::Beat)?;
+            told.tell(&shared.connection)?;
         }
     }
     Ok(())
@@ -308,7 +311,7 @@ fn tell(shared: &Shared, commands: &Receiver<Command>, lease: Duration) -> io::R
 /// Hears what the agent reports, until it is gone.
 fn hear(shared: &Shared, events: &EventSender<WorkerEvent>) -> io::Error {
     loop {
-        let report = match message::receive::<Report>(&shared.socket) {
+        let report = match message::receive::<Report>(&shared.connection) {
             Ok(report) => report,
             Err(error) => return error,
         };
@@ -330,7 +333,7 @@ fn take_in(
 ) -> io::Result<()> {
     let is_present = |epoch: u64| epoch == present.spec.epoch;
     match report {
-        Report::Opened | Report::Unfit { .. } | Report::Beat => Ok(()),
+        Report::Opened | Report::Unfit { .. } => Ok(()),
         Report::Saved {
             epoch,
             border,

@@ -2,7 +2,7 @@
 //! program; lengths are checked before anything is taken for them, and whatever does not decode ends the connection.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,8 @@ pub(super) enum Order {
         options: HostOptions,
         /// Whoever is silent for so long is lost.
         lease_ns: u64,
+        /// Of the heartbeats between the two.
+        beat_session: u128,
     },
     /// Begin an epoch with these calendars.
     Begin {
@@ -56,8 +58,6 @@ pub(super) enum Order {
     Commit { epoch: u64, border: u64 },
     /// The epoch is over.
     Stop { epoch: u64 },
-    /// The conductor is there.
-    Beat,
 }
 
 /// From an agent.
@@ -67,8 +67,6 @@ pub(super) enum Report {
     Opened,
     /// This host cannot run it.
     Unfit { why: String },
-    /// The agent is there.
-    Beat,
     /// A worker has saved its tokens of a border.
     Saved {
         epoch: u64,
@@ -94,7 +92,7 @@ pub(super) enum Report {
 ///
 /// # Errors
 /// What the system says, or a message that is too long.
-pub(super) fn send<T: Serialize>(mut to: &TcpStream, message: &T) -> io::Result<()> {
+pub(super) fn send<T: Serialize>(mut to: impl Write, message: &T) -> io::Result<()> {
     let mut bytes = vec![0; 4];
     bytes = postcard::to_extend(message, bytes).map_err(io::Error::other)?;
     let length = u32::try_from(bytes.len() - 4).ok();
@@ -102,14 +100,15 @@ pub(super) fn send<T: Serialize>(mut to: &TcpStream, message: &T) -> io::Result<
         .filter(|length| *length <= MAX_BYTES)
         .ok_or_else(|| too_long(bytes.len() as u64 - 4, MAX_BYTES.into()))?;
     bytes[..4].copy_from_slice(&length.to_le_bytes());
-    to.write_all(&bytes)
+    to.write_all(&bytes)?;
+    to.flush()
 }
 
 /// Receives a message.
 ///
 /// # Errors
 /// What the system says, or no message of ours.
-pub(super) fn receive<T: DeserializeOwned>(mut from: &TcpStream) -> io::Result<T> {
+pub(super) fn receive<T: DeserializeOwned>(mut from: impl Read) -> io::Result<T> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
@@ -140,18 +139,11 @@ fn too_long(found: u64, most: u64) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
     use super::*;
 
     /// What is made of these bytes.
     fn received(bytes: &[u8]) -> io::Result<Order> {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
-        let address = listener.local_addr().expect("an address");
-        let mut sender = TcpStream::connect(address).expect("connected");
-        sender.write_all(bytes).expect("sent");
-        drop(sender);
-        receive(&listener.accept().expect("accepted").0)
+        receive(bytes)
     }
 
     #[test]

@@ -11,7 +11,9 @@
 //! | conductor | a stop | ends all waits of the agent's workers |
 //! | agent | the tokens of a border that a worker has saved | the conductor's area of that border |
 //! | agent | periods done, after the areas that they saved | the conductor's counters: a border is committed there, and only there |
-//! | both | beats | whoever is silent for a lease is lost |
+//!
+//! Besides that both send heartbeats over UDP ([`heartbeats`]): whoever is silent for a lease is lost, and its connection is
+//! closed. TCP itself says nothing of a peer that is cut off.
 //!
 //! The tokens of rings between hosts go from worker to worker ([`crate::worker::wired`]).
 //!
@@ -23,5 +25,6 @@
 
 pub(crate) mod agent;
 pub(crate) mod conductor;
+mod heartbeats;
 mod link;
 mod message;

@@ -5,7 +5,12 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 
 use rustix::event::{EventfdFlags, eventfd};
+use zbmd_wire::Deadline;
+use zbmd_wire::connection::{Connection, Credentials, Protection};
 use zbmd_wire::frame::{FrameHeader, FrameKind};
+use zbmd_wire::handshake::{Hello, Purpose, accept, dial};
+use zbmd_wire::testing::{Authority, Flaw};
+use zbmd_wire::token::Token;
 use zbmd_wire::wires::{RingMemory, RingSpec, Side, Wires};
 
 pub(crate) const EPOCH: u64 = 5;
@@ -53,6 +58,31 @@ pub(crate) fn socket_pair() -> (TcpStream, TcpStream) {
     (dialed, listener.accept().expect("accepted").0)
 }
 
+/// Both ends of a connection in TLS.
+pub(crate) fn tls_pair() -> (Connection, Connection) {
+    let authority = Authority::new();
+    let [dialer, acceptor] = [(); 2].map(|()| Credentials {
+        token: Token::of(b"one secret of ours"),
+        protection: Protection::Tls(authority.tls(Flaw::None)),
+    });
+    let hello = Hello {
+        purpose: Purpose::Wire,
+        run: 1,
+        epoch: EPOCH,
+        plan: 1,
+        sender: 0,
+        receiver: 1,
+    };
+    let deadline = Deadline::after(std::time::Duration::from_secs(10));
+    let (dialed, accepted) = socket_pair();
+    std::thread::scope(|scope| {
+        let dialing = scope.spawn(|| dial(dialed, &hello, &dialer, deadline));
+        let accepted = accept(accepted, &acceptor, deadline).expect("accepted");
+        let accepted = accepted.welcome(deadline).expect("welcomed");
+        (dialing.join().expect("no panic").expect("dialed"), accepted)
+    })
+}
+
 pub(crate) fn stop_event() -> OwnedFd {
     eventfd(0, EventfdFlags::NONBLOCK).expect("an eventfd")
 }
@@ -69,13 +99,18 @@ pub(crate) fn ring(number: u32, token_bytes: u64, block_tokens: u64, sends: &[u6
 
 /// The worker at one end of a connection.
 pub(crate) fn end(
-    socket: TcpStream,
+    connection: impl Into<Connection>,
     side: Side,
     rings: &[RingSpec],
     checks_payloads: bool,
 ) -> Wires {
     let mut wires = Wires::new(EPOCH, stop_event(), checks_payloads);
-    let added = wires.add(socket, "the other side".to_owned(), side, rings.to_vec());
+    let added = wires.add(
+        connection,
+        "the other side".to_owned(),
+        side,
+        rings.to_vec(),
+    );
     added.expect("added");
     wires
 }

@@ -1,8 +1,11 @@
-//! A wire beside raw blocking TCP with the same header, in one run: round trips of 64 bytes, throughput of 64 KiB, and
-//! 4 KiB every millisecond with the time one way and the processor time of each side.
+//! A wire beside raw blocking TCP with the same header, and a wire in TLS beside rustls on blocking TCP, in one run: round
+//! trips of 64 bytes, throughput of 64 KiB, and 4 KiB every millisecond with the time one way and the processor time of
+//! each side.
 //!
 //! Over loopback, and between two network namespaces over veth where the system lets us make them. Each pair of figures is
-//! measured in turns, so that both see the same machine.
+//! measured in turns, so that both see the same machine. `-- rustls` measures only beside that, `-- tcp` beside TCP.
+
+mod carrier;
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,9 +13,12 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use carrier::{Carrier, Stream};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
+use zbmd_wire::connection::Connection;
 use zbmd_wire::frame::{FrameHeader, FrameKind, HEADER_BYTES};
+use zbmd_wire::testing::Namespace;
 use zbmd_wire::wires::{RingMemory, RingSpec, Side, Wires};
 use zbmd_wire::{Deadline, monotonic_ns};
 
@@ -66,7 +72,7 @@ fn wires() -> Wires {
 }
 
 /// Two connections: tokens go one way on each.
-fn both_ways(there: TcpStream, back: TcpStream, is_server: bool, bytes: usize) -> Wires {
+fn both_ways(there: Connection, back: Connection, is_server: bool, bytes: usize) -> Wires {
     let mut wires = wires();
     let (first, second) = match is_server {
         true => (Side::Receives, Side::Sends),
@@ -99,7 +105,7 @@ fn header(count: u64, bytes: usize) -> [u8; HEADER_BYTES] {
 }
 
 /// A frame, as a program without wires would send it.
-fn raw_send(mut socket: &TcpStream, count: u64, payload: &[u8]) {
+fn raw_send(socket: &mut dyn Stream, count: u64, payload: &[u8]) {
     let header = header(count, payload.len());
     let sent = socket.write_vectored(&[IoSlice::new(&header), IoSlice::new(payload)]);
     let sent = sent.expect("sent");
@@ -111,9 +117,10 @@ fn raw_send(mut socket: &TcpStream, count: u64, payload: &[u8]) {
             .write_all(&payload[sent - HEADER_BYTES..])
             .expect("sent");
     }
+    socket.flush().expect("sent");
 }
 
-fn raw_receive(mut socket: &TcpStream, payload: &mut [u8]) {
+fn raw_receive(socket: &mut dyn Stream, payload: &mut [u8]) {
     let mut header = [0; HEADER_BYTES];
     let mut places = [IoSliceMut::new(&mut header), IoSliceMut::new(payload)];
     let read = socket.read_vectored(&mut places).expect("read");
@@ -149,7 +156,7 @@ fn summary(mut latencies_ns: Vec<u64>, cpu_ns: u64, frames: usize) -> String {
 
 // The other side: a process of its own.
 
-fn serve(what: &str, bytes: usize, address: &str) {
+fn serve(what: &str, carrier: Carrier, bytes: usize, address: &str) {
     let listener = TcpListener::bind(address).expect("bound");
     println!("{}", listener.local_addr().expect("an address"));
     let accept = || {
@@ -157,40 +164,28 @@ fn serve(what: &str, bytes: usize, address: &str) {
         socket.set_nodelay(true).expect("set");
         socket
     };
-    match what {
-        "raw-echo" => {
-            let socket = accept();
+    match (what, carrier.is_wire()) {
+        ("echo", false) => {
+            let mut stream = carrier.accept_stream(accept());
             let mut payload = vec![0; bytes];
             for count in 0..ROUND_TRIPS {
-                raw_receive(&socket, &mut payload);
-                raw_send(&socket, count as u64, &payload);
+                raw_receive(&mut *stream, &mut payload);
+                raw_send(&mut *stream, count as u64, &payload);
             }
         }
-        "wire-echo" => {
-            let (there, back) = (accept(), accept());
-            let mut wires = both_ways(there, back, true, bytes);
-            let mut places = Places::new(bytes);
-            let payload = vec![0; bytes];
-            for block in 0..ROUND_TRIPS as u64 {
-                wire_receive(&mut wires, 0, block, &mut places);
-                wires.release(0, block + 1).expect("released");
-                let needed = (block + 1).saturating_sub(BLOCKS);
-                let waited = wires.wait_released(1, needed, Deadline::NEVER, &mut places);
-                waited.expect("released");
-                wires
-                    .send(1, block + 1, &payload, &mut places)
-                    .expect("sent");
-            }
-            wires.finish(&mut places).expect("finished");
+        ("echo", true) => {
+            let there = carrier.accept_connection(accept());
+            echo(there, carrier.accept_connection(accept()), bytes);
         }
-        "raw-sink" => {
-            let mut socket = accept();
+        ("sink", false) => {
+            let mut stream = carrier.accept_stream(accept());
             let mut payload = vec![0; bytes];
-            (0..BULK_FRAMES).for_each(|_| raw_receive(&socket, &mut payload));
-            socket.write_all(&[1]).expect("sent");
+            (0..BULK_FRAMES).for_each(|_| raw_receive(&mut *stream, &mut payload));
+            stream.write_all(&[1]).expect("sent");
+            stream.flush().expect("sent");
         }
-        "wire-sink" => {
-            let mut wires = one_way(accept(), Side::Receives, bytes);
+        ("sink", true) => {
+            let mut wires = one_way(carrier.accept_connection(accept()), Side::Receives, bytes);
             let mut places = Places::new(bytes);
             for block in 0..BULK_FRAMES as u64 {
                 wire_receive(&mut wires, 0, block, &mut places);
@@ -198,16 +193,16 @@ fn serve(what: &str, bytes: usize, address: &str) {
             }
             wires.finish(&mut places).expect("finished");
         }
-        "raw-paced" => {
-            let socket = accept();
+        ("paced", false) => {
+            let mut stream = carrier.accept_stream(accept());
             let mut payload = vec![0; bytes];
             paced_sink(|_| {
-                raw_receive(&socket, &mut payload);
+                raw_receive(&mut *stream, &mut payload);
                 u64::from_le_bytes(payload[..8].try_into().expect("8 bytes"))
             });
         }
-        "wire-paced" => {
-            let mut wires = one_way(accept(), Side::Receives, bytes);
+        ("paced", true) => {
+            let mut wires = one_way(carrier.accept_connection(accept()), Side::Receives, bytes);
             let mut places = Places::new(bytes);
             paced_sink(|block| {
                 wire_receive(&mut wires, 0, block, &mut places);
@@ -218,13 +213,35 @@ fn serve(what: &str, bytes: usize, address: &str) {
             });
             wires.finish(&mut places).expect("finished");
         }
-        other => panic!("no such peer: {other}"),
+        (other, _) => panic!("no such peer: {other}"),
     }
 }
 
-fn one_way(socket: TcpStream, side: Side, bytes: usize) -> Wires {
+fn echo(there: Connection, back: Connection, bytes: usize) {
+    let mut wires = both_ways(there, back, true, bytes);
+    let mut places = Places::new(bytes);
+    let payload = vec![0; bytes];
+    for block in 0..ROUND_TRIPS as u64 {
+        wire_receive(&mut wires, 0, block, &mut places);
+        wires.release(0, block + 1).expect("released");
+        let needed = (block + 1).saturating_sub(BLOCKS);
+        let waited = wires.wait_released(1, needed, Deadline::NEVER, &mut places);
+        waited.expect("released");
+        wires
+            .send(1, block + 1, &payload, &mut places)
+            .expect("sent");
+    }
+    wires.finish(&mut places).expect("finished");
+}
+
+fn one_way(connection: Connection, side: Side, bytes: usize) -> Wires {
     let mut wires = wires();
-    let added = wires.add(socket, "the other side".to_owned(), side, ring(0, bytes));
+    let added = wires.add(
+        connection,
+        "the other side".to_owned(),
+        side,
+        ring(0, bytes),
+    );
     added.expect("added");
     wires
 }
@@ -248,17 +265,20 @@ struct Peer {
 }
 
 impl Peer {
-    fn start(place: &Place, what: &str, bytes: usize) -> Self {
+    fn start(place: &Place, what: &str, carrier: Carrier, bytes: usize) -> Self {
         let exe = std::env::current_exe().expect("this program");
-        let mut command = match &place.namespace {
-            Some(name) => {
-                let mut command = Command::new("ip");
-                command.args(["netns", "exec", name]).arg(exe);
-                command
-            }
+        let mut command = match place.namespace {
+            Some(namespace) => namespace.command(&exe),
             None => Command::new(exe),
         };
-        command.args(["peer", what, &bytes.to_string(), &place.address]);
+        command.env(carrier::FOLDER_VARIABLE, carrier::certificate_folder());
+        command.args([
+            "peer",
+            what,
+            carrier.word(),
+            &bytes.to_string(),
+            &place.address,
+        ]);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
         let mut lines = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
@@ -286,19 +306,19 @@ impl Peer {
 }
 
 /// Where the peer runs.
-struct Place {
+struct Place<'a> {
     name: &'static str,
-    namespace: Option<String>,
+    namespace: Option<&'a Namespace>,
     address: String,
 }
 
 /// Microseconds of a round trip.
-fn round_trip_us(place: &Place, is_wire: bool, bytes: usize) -> f64 {
-    let what = if is_wire { "wire-echo" } else { "raw-echo" };
-    let peer = Peer::start(place, what, bytes);
+fn round_trip_us(place: &Place, carrier: Carrier, bytes: usize) -> f64 {
+    let peer = Peer::start(place, "echo", carrier, bytes);
     let mut payload = vec![0; bytes];
-    let elapsed_ns = if is_wire {
-        let (there, back) = (peer.connect(), peer.connect());
+    let elapsed_ns = if carrier.is_wire() {
+        let there = carrier.dial_connection(peer.connect());
+        let back = carrier.dial_connection(peer.connect());
         let mut wires = both_ways(there, back, false, bytes);
         let mut places = Places::new(bytes);
         let start_ns = monotonic_ns();
@@ -311,11 +331,11 @@ fn round_trip_us(place: &Place, is_wire: bool, bytes: usize) -> f64 {
         wires.finish(&mut places).expect("finished");
         elapsed_ns
     } else {
-        let socket = peer.connect();
+        let mut stream = carrier.dial_stream(peer.connect());
         let start_ns = monotonic_ns();
         for count in 0..ROUND_TRIPS {
-            raw_send(&socket, count as u64, &payload);
-            raw_receive(&socket, &mut payload);
+            raw_send(&mut *stream, count as u64, &payload);
+            raw_receive(&mut *stream, &mut payload);
         }
         monotonic_ns() - start_ns
     };
@@ -324,55 +344,51 @@ fn round_trip_us(place: &Place, is_wire: bool, bytes: usize) -> f64 {
 }
 
 /// Gigabytes in a second.
-fn throughput(place: &Place, is_wire: bool, bytes: usize) -> f64 {
-    let what = if is_wire { "wire-sink" } else { "raw-sink" };
-    let peer = Peer::start(place, what, bytes);
+fn throughput(place: &Place, carrier: Carrier, bytes: usize) -> f64 {
+    let peer = Peer::start(place, "sink", carrier, bytes);
     let payload = vec![1; bytes];
-    let mut socket = peer.connect();
-    let start_ns = monotonic_ns();
-    if is_wire {
-        let mut wires = one_way(socket, Side::Sends, bytes);
+    let elapsed_ns = if carrier.is_wire() {
+        let connection = carrier.dial_connection(peer.connect());
+        let mut wires = one_way(connection, Side::Sends, bytes);
         let mut places = Places::new(bytes);
+        let start_ns = monotonic_ns();
         for block in 0..BULK_FRAMES as u64 {
             wire_send(&mut wires, block, &payload, &mut places);
         }
         wires.finish(&mut places).expect("finished");
+        monotonic_ns() - start_ns
     } else {
+        let mut stream = carrier.dial_stream(peer.connect());
+        let start_ns = monotonic_ns();
         for count in 0..BULK_FRAMES {
-            raw_send(&socket, count as u64, &payload);
+            raw_send(&mut *stream, count as u64, &payload);
         }
-        socket.read_exact(&mut [0]).expect("read");
-    }
-    let elapsed_ns = monotonic_ns() - start_ns;
+        stream.read_exact(&mut [0]).expect("read");
+        monotonic_ns() - start_ns
+    };
     peer.finish();
     (bytes * BULK_FRAMES) as f64 / elapsed_ns as f64
 }
 
 /// One way p50 and p99, processor time of the sender and of the receiver for each frame, all in microseconds.
-fn paced(place: &Place, is_wire: bool, bytes: usize) -> [f64; 4] {
-    let what = if is_wire { "wire-paced" } else { "raw-paced" };
-    let peer = Peer::start(place, what, bytes);
-    let socket = peer.connect();
-    let mut wires = is_wire.then(|| {
-        let socket = socket.try_clone().expect("cloned");
-        one_way(socket, Side::Sends, bytes)
-    });
-    let mut places = Places::new(bytes);
+fn paced(place: &Place, carrier: Carrier, bytes: usize) -> [f64; 4] {
+    let peer = Peer::start(place, "paced", carrier, bytes);
     let mut payload = vec![0; bytes];
-    let mut cpu_ns = 0;
-    for block in 0..PACED_FRAMES as u64 {
-        std::thread::sleep(PACE);
-        let before_ns = thread_cpu_ns();
-        payload[..8].copy_from_slice(&monotonic_ns().to_le_bytes());
-        match &mut wires {
-            Some(wires) => wire_send(wires, block, &payload, &mut places),
-            None => raw_send(&socket, block, &payload),
-        }
-        cpu_ns += thread_cpu_ns() - before_ns;
-    }
-    if let Some(wires) = &mut wires {
+    let cpu_ns = if carrier.is_wire() {
+        let connection = carrier.dial_connection(peer.connect());
+        let mut wires = one_way(connection, Side::Sends, bytes);
+        let mut places = Places::new(bytes);
+        let cpu_ns = paced_source(&mut payload, |block, payload| {
+            wire_send(&mut wires, block, payload, &mut places);
+        });
         wires.finish(&mut places).expect("finished");
-    }
+        cpu_ns
+    } else {
+        let mut stream = carrier.dial_stream(peer.connect());
+        paced_source(&mut payload, |block, payload| {
+            raw_send(&mut *stream, block, payload);
+        })
+    };
     let text = peer.finish();
     let mut numbers = text
         .split_whitespace()
@@ -381,115 +397,117 @@ fn paced(place: &Place, is_wire: bool, bytes: usize) -> [f64; 4] {
     [p50, p99, cpu_ns as f64 / PACED_FRAMES as f64 / 1e3, receive]
 }
 
+/// Sends a block now and then; the processor time that this takes.
+fn paced_source(payload: &mut [u8], mut send: impl FnMut(u64, &[u8])) -> u64 {
+    let mut cpu_ns = 0;
+    for block in 0..PACED_FRAMES as u64 {
+        std::thread::sleep(PACE);
+        let before_ns = thread_cpu_ns();
+        payload[..8].copy_from_slice(&monotonic_ns().to_le_bytes());
+        send(block, payload);
+        cpu_ns += thread_cpu_ns() - before_ns;
+    }
+    cpu_ns
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// Both of a pair in turns; the medians.
-fn in_turns(mut measure: impl FnMut(bool) -> f64) -> (f64, f64) {
-    let (mut raw, mut wire) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        raw.push(measure(false));
-        wire.push(measure(true));
-    }
-    (median(raw), median(wire))
+/// A wire and what it is compared with, and the goals of the ratio between them.
+struct Comparison {
+    rival: Carrier,
+    wire: Carrier,
+    max_round_trip_ratio: f64,
+    min_throughput_ratio: f64,
 }
 
-fn measure(place: &Place) {
-    let name = place.name;
-    let (raw, wire) = in_turns(|is_wire| round_trip_us(place, is_wire, 64));
-    let ratio = wire / raw;
-    println!(
-        "{name}: 64 B round trip: raw TCP {raw:.1} us, wire {wire:.1} us, {ratio:.2} x (goal: at most 1.25)"
-    );
-    let (raw, wire) = in_turns(|is_wire| throughput(place, is_wire, 64 << 10));
-    let ratio = wire / raw;
-    println!(
-        "{name}: 64 KiB: raw TCP {raw:.2} GB/s, wire {wire:.2} GB/s, {ratio:.2} x (goal: at least 0.8)"
-    );
-    for is_wire in [false, true] {
-        let runs: Vec<[f64; 4]> = (0..3).map(|_| paced(place, is_wire, 4 << 10)).collect();
-        let [p50, p99, send, receive] =
-            std::array::from_fn(|i| median(runs.iter().map(|run| run[i]).collect()));
-        let what = if is_wire { "wire" } else { "raw TCP" };
-        println!(
-            "{name}: 4 KiB each ms, {what}: one way p50 {p50:.0} us, p99 {p99:.0} us, processor {send:.1} + {receive:.1} us (goals of the wire: 40, 150, 20 each)"
-        );
-    }
-}
+const COMPARISONS: [Comparison; 2] = [
+    Comparison {
+        rival: Carrier::Tcp,
+        wire: Carrier::PlainWire,
+        max_round_trip_ratio: 1.25,
+        min_throughput_ratio: 0.8,
+    },
+    Comparison {
+        rival: Carrier::Rustls,
+        wire: Carrier::TlsWire,
+        max_round_trip_ratio: 1.3,
+        min_throughput_ratio: 0.9,
+    },
+];
 
-/// A second network namespace, joined to this one.
-struct Namespace {
-    name: String,
-}
-
-impl Namespace {
-    fn make() -> Option<Self> {
-        let name = format!("zbmdwire{}", std::process::id());
-        let namespace = Self { name };
-        let name = &namespace.name;
-        let device = format!("zw{}", std::process::id());
-        let peer = format!("{device}p");
-        let steps: [&[&str]; 6] = [
-            &["netns", "add", name],
-            &[
-                "link", "add", &device, "type", "veth", "peer", "name", &peer, "netns", name,
-            ],
-            &["addr", "add", "10.231.7.1/30", "dev", &device],
-            &["link", "set", &device, "up"],
-            &["-n", name, "addr", "add", "10.231.7.2/30", "dev", &peer],
-            &["-n", name, "link", "set", &peer, "up"],
-        ];
-        for step in steps {
-            let done = Command::new("ip")
-                .args(step)
-                .stderr(Stdio::piped())
-                .output();
-            let is_done = done.as_ref().is_ok_and(|output| output.status.success());
-            if !is_done {
-                let text = done.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
-                println!(
-                    "SKIPPED veth: `ip {}` is not possible here: {text:?}",
-                    step.join(" ")
-                );
-                return None;
-            }
+impl Comparison {
+    /// Both in turns; the medians.
+    fn in_turns(&self, mut measure: impl FnMut(Carrier) -> f64) -> (f64, f64) {
+        let (mut rivals, mut wires) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            rivals.push(measure(self.rival));
+            wires.push(measure(self.wire));
         }
-        Some(namespace)
+        (median(rivals), median(wires))
     }
-}
 
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        // The link goes with it.
-        let _ = Command::new("ip")
-            .args(["netns", "del", &self.name])
-            .status();
+    fn measure(&self, place: &Place) {
+        let name = place.name;
+        let (rival_name, wire_name) = (self.rival.name(), self.wire.name());
+        let (rival, wire) = self.in_turns(|carrier| round_trip_us(place, carrier, 64));
+        let (ratio, goal) = (wire / rival, self.max_round_trip_ratio);
+        println!(
+            "{name}: 64 B round trip: {rival_name} {rival:.1} us, {wire_name} {wire:.1} us, {ratio:.2} x (goal: at most {goal})"
+        );
+        let (rival, wire) = self.in_turns(|carrier| throughput(place, carrier, 64 << 10));
+        let (ratio, goal) = (wire / rival, self.min_throughput_ratio);
+        println!(
+            "{name}: 64 KiB: {rival_name} {rival:.2} GB/s, {wire_name} {wire:.2} GB/s, {ratio:.2} x (goal: at least {goal})"
+        );
+        for carrier in [self.rival, self.wire] {
+            let runs: Vec<[f64; 4]> = (0..3).map(|_| paced(place, carrier, 4 << 10)).collect();
+            let [p50, p99, send, receive] =
+                std::array::from_fn(|i| median(runs.iter().map(|run| run[i]).collect()));
+            let what = carrier.name();
+            println!(
+                "{name}: 4 KiB each ms, {what}: one way p50 {p50:.0} us, p99 {p99:.0} us, processor {send:.1} + {receive:.1} us (goals of the wire: 40, 150, 20 each)"
+            );
+        }
     }
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    if let [_, role, what, bytes, address] = arguments.as_slice()
+    if let [_, role, what, carrier, bytes, address] = arguments.as_slice()
         && role == "peer"
     {
-        return serve(what, bytes.parse().expect("a number"), address);
+        let carrier = Carrier::of_word(carrier).expect("a carrier");
+        return serve(what, carrier, bytes.parse().expect("a number"), address);
     }
+    let folder = carrier::certificate_folder();
+    std::fs::create_dir(folder).expect("a folder of our own");
+    carrier::write_certificates(folder);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load: {}", load.trim());
-    measure(&Place {
-        name: "loopback",
-        namespace: None,
-        address: "127.0.0.1:0".to_owned(),
-    });
-    if let Some(namespace) = Namespace::make() {
-        measure(&Place {
-            name: "veth",
-            namespace: Some(namespace.name.clone()),
-            address: "10.231.7.2:0".to_owned(),
+    let namespace = Namespace::make();
+    let words: Vec<&String> = arguments[1..]
+        .iter()
+        .filter(|word| !word.starts_with("--"))
+        .collect();
+    let is_wanted = |rival: Carrier| words.is_empty() || words.iter().any(|w| *w == rival.word());
+    for comparison in COMPARISONS.iter().filter(|c| is_wanted(c.rival)) {
+        comparison.measure(&Place {
+            name: "loopback",
+            namespace: None,
+            address: "127.0.0.1:0".to_owned(),
         });
+        if let Some(namespace) = &namespace {
+            comparison.measure(&Place {
+                name: "veth",
+                namespace: Some(namespace),
+                address: format!("{}:0", Namespace::THERE),
+            });
+        }
     }
+    std::fs::remove_dir_all(folder).expect("it is ours");
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load: {}", load.trim());
 }

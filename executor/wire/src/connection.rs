@@ -1,0 +1,271 @@
+//! A connection between two hosts, in TLS or plain: the same calls for both.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
+
+use crate::error::PlainError;
+use crate::session::TlsSession;
+use crate::socket::{Deadline, prepare, read_now, wait_ready, write_now};
+use crate::tls::Tls;
+use crate::token::Token;
+
+/// How connections between hosts are protected.
+#[derive(Clone, Debug)]
+pub enum Protection {
+    /// By TLS; both sides show a certificate.
+    Tls(Tls),
+    /// They are plain, so they stay in this computer: other addresses than loopback are refused.
+    Loopback,
+    /// They are plain, and whoever is in the network is trusted.
+    Plain,
+}
+
+impl Protection {
+    /// Whether connections to or from an address are possible.
+    ///
+    /// # Errors
+    /// They would leave this computer without protection.
+    pub fn check(&self, address: SocketAddr) -> Result<(), PlainError> {
+        match self {
+            Self::Loopback if !address.ip().to_canonical().is_loopback() => {
+                Err(PlainError { address })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a host shows to others, and asks of them.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// The secret that all hosts of a run share.
+    pub token: Token,
+    /// How its connections are protected.
+    pub protection: Protection,
+}
+
+/// A connection that never blocks.
+#[derive(Debug)]
+pub struct Connection {
+    socket: TcpStream,
+    tls: Option<Box<TlsSession>>,
+}
+
+impl From<TcpStream> for Connection {
+    /// A plain one.
+    fn from(socket: TcpStream) -> Self {
+        Self { socket, tls: None }
+    }
+}
+
+impl Connection {
+    /// The side that has dialed this address.
+    pub(crate) fn dialed(
+        socket: TcpStream,
+        address: IpAddr,
+        protection: &Protection,
+        deadline: Deadline,
+    ) -> io::Result<Self> {
+        prepare(&socket)?;
+        let Protection::Tls(tls) = protection else {
+            return Ok(socket.into());
+        };
+        let name = Tls::name_of(address);
+        let connection = UnbufferedClientConnection::new(tls.client_config(), name);
+        let session = TlsSession::client(connection.map_err(io::Error::other)?);
+        Self::secured(socket, session, deadline)
+    }
+
+    /// The side that was dialed.
+    pub(crate) fn accepted(
+        socket: TcpStream,
+        protection: &Protection,
+        deadline: Deadline,
+    ) -> io::Result<Self> {
+        prepare(&socket)?;
+        let Protection::Tls(tls) = protection else {
+            return Ok(socket.into());
+        };
+        let connection = UnbufferedServerConnection::new(tls.server_config());
+        let session = TlsSession::server(connection.map_err(io::Error::other)?);
+        Self::secured(socket, session, deadline)
+    }
+
+    fn secured(socket: TcpStream, mut session: TlsSession, deadline: Deadline) -> io::Result<Self> {
+        session.handshake(&socket, deadline)?;
+        Ok(Self {
+            socket,
+            tls: Some(Box::new(session)),
+        })
+    }
+
+    /// The socket, for its addresses and its end.
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Bytes that are there now, into places in a row; `None` if there are none, 0 bytes if the peer has closed it.
+    pub(crate) fn read_now(&mut self, places: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
+        match &mut self.tls {
+            Some(session) => session.read_now(&self.socket, places),
+            None => read_now(&self.socket, places),
+        }
+    }
+
+    /// Takes as much as there is room for now; `None` if that is nothing. Without parts it sends what it has taken before,
+    /// `None` if something of that is left.
+    pub(crate) fn write_now(&mut self, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+        match &mut self.tls {
+            Some(session) => session.write_now(&self.socket, parts),
+            None => write_now(&self.socket, parts),
+        }
+    }
+
+    /// Whether the socket has yet to take something of what was written.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.tls
+            .as_ref()
+            .is_some_and(|session| session.has_unsent())
+    }
+
+    /// Whether something may be there to be read that `poll` on the socket does not show.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.tls
+            .as_ref()
+            .is_some_and(|session| session.has_unread())
+    }
+
+    /// Reads exactly so many bytes; how many came before it failed, with the reason.
+    pub(crate) fn read_exact_by(
+        &mut self,
+        buffer: &mut [u8],
+        deadline: Deadline,
+    ) -> Result<(), (usize, io::Error)> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.read_now(&mut [IoSliceMut::new(&mut buffer[done..])]) {
+                Ok(Some(0)) => return Err((done, io::ErrorKind::UnexpectedEof.into())),
+                Ok(Some(bytes)) => done += bytes,
+                Ok(None) => {
+                    let waited = wait_ready(self.as_fd(), PollFlags::IN, deadline);
+                    waited.map_err(|error| (done, error))?;
+                }
+                Err(error) => return Err((done, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of it.
+    pub(crate) fn write_all_by(&mut self, mut bytes: &[u8], deadline: Deadline) -> io::Result<()> {
+        while !bytes.is_empty() || self.has_unsent() {
+            match self.write_now(&[IoSlice::new(bytes)])? {
+                Some(written) => bytes = &bytes[written..],
+                None => wait_ready(self.as_fd(), PollFlags::OUT, deadline)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A connection that one thread reads while another writes. Each call waits for its limit at most.
+#[derive(Debug)]
+pub struct SharedConnection {
+    connection: Mutex<Connection>,
+    /// The same socket: who waits for it keeps nobody from the connection.
+    socket: TcpStream,
+    limit: Mutex<Duration>,
+}
+
+impl SharedConnection {
+    /// Reads and writes fail with `TimedOut` if nothing can be read or written for `limit`.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(connection: Connection, limit: Duration) -> io::Result<Self> {
+        Ok(Self {
+            socket: connection.socket.try_clone()?,
+            connection: Mutex::new(connection),
+            limit: Mutex::new(limit),
+        })
+    }
+
+    /// Another limit, for calls from here on.
+    pub fn set_limit(&self, limit: Duration) {
+        *self.limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
+    }
+
+    /// The address of this side.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Ends the connection: whoever waits for it fails at once.
+    pub fn shutdown(&self) {
+        // That it is gone already is no error.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        let connection = self.connection.lock();
+        connection.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deadline(&self) -> Deadline {
+        Deadline::after(*self.limit.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Read for &SharedConnection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let deadline = self.deadline();
+        loop {
+            let read = self.connection().read_now(&mut [IoSliceMut::new(buffer)])?;
+            match read {
+                Some(bytes) => return Ok(bytes),
+                None => wait_ready(self.socket.as_fd(), PollFlags::IN, deadline)?,
+            }
+        }
+    }
+}
+
+impl Write for &SharedConnection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let deadline = self.deadline();
+        loop {
+            let written = self.connection().write_now(&[IoSlice::new(bytes)])?;
+            match written {
+                Some(written) => return Ok(written),
+                None => wait_ready(self.socket.as_fd(), PollFlags::OUT, deadline)?,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let deadline = self.deadline();
+        loop {
+            let mut connection = self.connection();
+            if !connection.has_unsent() || connection.write_now(&[])?.is_some() {
+                return Ok(());
+            }
+            drop(connection);
+            wait_ready(self.socket.as_fd(), PollFlags::OUT, deadline)?;
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A second network namespace, joined to this one by a link that can be cut: a host of its own to whoever runs there.
+
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
+
+/// The namespace; it ends with its link when this is dropped.
+pub struct Namespace {
+    name: String,
+    /// The end of the link that is in the namespace.
+    peer_device: String,
+}
+
+impl Namespace {
+    /// The address of this side.
+    pub const HERE: Ipv4Addr = Ipv4Addr::new(10, 231, 7, 1);
+    /// The address of the other side.
+    pub const THERE: Ipv4Addr = Ipv4Addr::new(10, 231, 7, 2);
+
+    /// Makes one; `None`, with a line that says why, where the system does not let us. One at a time: there is one pair of
+    /// addresses.
+    pub fn make() -> Option<Self> {
+        let process = std::process::id();
+        let device = format!("zw{process}");
+        let peer_device = format!("{device}p");
+        let name = format!("zbmdwire{process}");
+        let namespace = Self { name, peer_device };
+        let (name, peer) = (&namespace.name, &namespace.peer_device);
+        let [here, there] = [Self::HERE, Self::THERE].map(|address| format!("{address}/30"));
+        let steps: [&[&str]; 6] = [
+            &["netns", "add", name],
+            &[
+                "link", "add", &device, "type", "veth", "peer", "name", peer, "netns", name,
+            ],
+            &["addr", "add", &here, "dev", &device],
+            &["link", "set", &device, "up"],
+            &["-n", name, "addr", "add", &there, "dev", peer],
+            &["-n", name, "link", "set", peer, "up"],
+        ];
+        for step in steps {
+            let done = Command::new("ip")
+                .args(step)
+                .stderr(Stdio::piped())
+                .output();
+            let is_done = done.as_ref().is_ok_and(|output| output.status.success());
+            if !is_done {
+                let text = done.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+                println!(
+                    "SKIPPED: no second network namespace: `ip {}` is not possible here: {text:?}",
+                    step.join(" ")
+                );
+                return None;
+            }
+        }
+        Some(namespace)
+    }
+
+    /// A program that runs there.
+    pub fn command(&self, program: &std::path::Path) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program);
+        command
+    }
+
+    /// Cuts the link: what is sent is lost, and nobody is told.
+    ///
+    /// # Panics
+    /// The system refuses it.
+    pub fn cut(&self) {
+        self.set_link("down");
+    }
+
+    /// Joins it again.
+    ///
+    /// # Panics
+    /// The system refuses it.
+    pub fn join(&self) {
+        self.set_link("up");
+    }
+
+    fn set_link(&self, state: &str) {
+        let set = Command::new("ip")
+            .args(["-n", &self.name, "link", "set", &self.peer_device, state])
+            .status();
+        assert!(set.is_ok_and(|status| status.success()), "link {state}");
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // The link goes with it.
+        let _ = Command::new("ip")
+            .args(["netns", "del", &self.name])
+            .status();
+    }
+}

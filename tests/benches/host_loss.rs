@@ -1,0 +1,298 @@
+//! How soon the loss of a whole host is known: its agent killed, its agent stopped, its network cut. From then until the
+//! supervisor has decided on a new epoch, as a distribution over many losses.
+//!
+//! ```text
+//! cargo bench -p zbmd-tests --bench host_loss                    20 of each, with the default lease of 100 ms
+//! cargo bench -p zbmd-tests --bench host_loss -- 100 20          100 of each, with a lease of 20 ms
+//! cargo bench -p zbmd-tests --bench host_loss -- calm 600 20     false alarms of an undisturbed run of 10 minutes
+//! ```
+
+use std::process::ExitCode;
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> ExitCode {
+    println!("not run: runs over several hosts need Linux");
+    ExitCode::SUCCESS
+}
+
+#[cfg(target_os = "linux")]
+fn main() -> ExitCode {
+    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+    zbmd_tests::child_run::run_or_test(run, linux::main)
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::io::{BufRead, BufReader};
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Command, Stdio};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use rustix::process::{Pid, Signal, kill_process};
+    use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+    use zbmd_executor::supervise::What;
+    use zbmd_executor::{
+        Credentials, Engine, Hosts, Isolation, Protection, RunOptions, Tls, TlsFiles, Token,
+    };
+    use zbmd_tests::child_run;
+    use zbmd_tests::losses::{Feed, HARDY, Told, live_with, options, supervised};
+    use zbmd_wire::monotonic_ns;
+    use zbmd_wire::testing::{Authority, Flaw, Namespace};
+
+    const MACHINE: &str = r#"Machine(
+        devices: [Device(name: "left:0", backend: cpu), Device(name: "right:0", backend: cpu)],
+        hosts: { "left": ["left:0"], "right": ["right:0"] },
+        links: [Link(from: "left", to: "right", both: true, bandwidth: "10GB/s", latency: "1us")],
+    )"#;
+    const MODEL: &str = r#"Model(
+        name: "host_loss",
+        sources: { "in": Stream(dtype: f32) },
+        actors: {
+            "a": Fir(design: { "kind": "lowpass", "cutoff": 0.2, "rate": 1, "taps": 400, "window": { "kaiser": 7.9 } }),
+            "b": Fir(design: { "kind": "lowpass", "cutoff": 0.3, "rate": 1, "taps": 400, "window": { "kaiser": 7.9 } }),
+        },
+        channels: [(from: "in", to: ["a"]), (from: "a", to: ["b"]), (from: "b", to: ["out"])],
+        sinks: { "out": Stream() },
+        pins: { "in": "left:0", "out": "left:0" },
+    )"#;
+    const SECRET: &str = "a token of the benchmark";
+    const RATE_PER_S: f64 = 400_000.0;
+
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Loss {
+        Killed,
+        Stopped,
+        Cut,
+    }
+
+    impl Loss {
+        fn name(self) -> &'static str {
+            match self {
+                Self::Killed => "agent killed",
+                Self::Stopped => "agent stopped",
+                Self::Cut => "network cut",
+            }
+        }
+    }
+
+    /// What every run needs.
+    struct Bench {
+        engine: Engine,
+        token_file: PathBuf,
+        files: TlsFiles,
+        namespace: Option<Namespace>,
+        lease: Duration,
+        _folder: tempfile::TempDir,
+    }
+
+    struct AgentProcess {
+        child: Child,
+        address: SocketAddr,
+    }
+
+    impl Drop for AgentProcess {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    pub(super) fn main() {
+        let args: Vec<String> = std::env::args()
+            .skip(1)
+            .filter(|argument| argument != "--bench")
+            .collect();
+        let is_calm = args.first().is_some_and(|word| word == "calm");
+        let numbers: Vec<u64> = args.iter().filter_map(|text| text.parse().ok()).collect();
+        let lease_ms = numbers.get(1).copied().unwrap_or(100);
+        let bench = Bench::new(Duration::from_millis(lease_ms));
+        print_load();
+        if is_calm {
+            bench.calm(numbers.first().copied().unwrap_or(60));
+        } else {
+            let losses = numbers.first().copied().unwrap_or(20);
+            for loss in [Loss::Killed, Loss::Stopped, Loss::Cut] {
+                bench.measure(loss, losses);
+            }
+        }
+        print_load();
+    }
+
+    fn print_load() {
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        println!("load: {}", load.trim());
+    }
+
+    fn engine(folder: &Path) -> Engine {
+        let machine = folder.join("cluster.ron");
+        std::fs::write(&machine, MACHINE).expect("written");
+        let options = CompileOptions {
+            machine: MachineChoice::File(machine),
+            contingencies: Losses::Hosts,
+            ..CompileOptions::default()
+        };
+        let compiled = compile_str("host_loss.ron", MODEL, "", &options);
+        let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+        let registry = zbmd_backends::standard_registry();
+        Engine::new(compiled.program, &registry).expect("an engine")
+    }
+
+    impl Bench {
+        fn new(lease: Duration) -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let token_file = folder.path().join("token");
+            std::fs::write(&token_file, SECRET).expect("written");
+            let owner_only = std::fs::Permissions::from_mode(0o600);
+            std::fs::set_permissions(&token_file, owner_only).expect("its owner may");
+            let addresses = [Namespace::HERE, Namespace::THERE].map(IpAddr::from);
+            Self {
+                engine: engine(folder.path()),
+                token_file,
+                files: Authority::new().write(folder.path(), &addresses, Flaw::None),
+                namespace: Namespace::make(),
+                lease,
+                _folder: folder,
+            }
+        }
+
+        /// An agent, in the namespace if there is one.
+        fn start_agent(&self) -> AgentProcess {
+            let program = std::env::current_exe().expect("a path");
+            let (mut command, ip) = match &self.namespace {
+                Some(namespace) => (namespace.command(&program), Namespace::THERE),
+                None => (Command::new(program), Ipv4Addr::LOCALHOST),
+            };
+            for (name, value) in child_run::command().get_envs() {
+                command.env(name, value.unwrap_or_default());
+            }
+            command
+                .args(["agent", "--listen", &format!("{ip}:0"), "--token-file"])
+                .arg(&self.token_file)
+                .arg("--tls-certificate")
+                .arg(&self.files.certificate)
+                .arg("--tls-key")
+                .arg(&self.files.key)
+                .arg("--tls-ca")
+                .arg(&self.files.ca);
+            let mut child = command.stderr(Stdio::piped()).spawn().expect("started");
+            let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+            let line = lines.next().expect("a line").expect("text");
+            let address = line.rsplit(' ').next().expect("an address");
+            let address = address.parse().unwrap_or_else(|_| panic!("{line}"));
+            std::thread::spawn(move || lines.for_each(drop));
+            AgentProcess { child, address }
+        }
+
+        fn options(&self, agent: &AgentProcess) -> RunOptions {
+            let mut options = options(Isolation::Threads);
+            options.supervised = Some(supervised(&self.engine, HARDY, None));
+            options.hosts = Some(Hosts {
+                agents: vec![("right".to_owned(), agent.address)],
+                credentials: Credentials {
+                    token: Token::of(SECRET.as_bytes()),
+                    protection: Protection::Tls(Tls::read(&self.files).expect("a certificate")),
+                },
+                lease: self.lease,
+            });
+            options
+        }
+
+        fn feed(seconds: f64) -> Feed {
+            Feed {
+                seed: 1,
+                iterations: (RATE_PER_S * seconds) as u64,
+                per_s: Some(RATE_PER_S),
+            }
+        }
+
+        /// Nanoseconds from one loss to the decision for a new epoch; `None` if the host was given up before.
+        fn lose(&self, loss: Loss, after: Duration) -> Option<u64> {
+            let agent = self.start_agent();
+            let lost_ns = AtomicU64::new(0);
+            let seconds = (after + self.lease).as_secs_f64() + 0.3;
+            let told = live_with(
+                &self.engine,
+                Self::feed(seconds),
+                self.options(&agent),
+                |_, _| {
+                    std::thread::sleep(after);
+                    lost_ns.store(monotonic_ns(), Ordering::Relaxed);
+                    let pid = Pid::from_raw(agent.child.id() as i32).expect("a process");
+                    match loss {
+                        Loss::Killed => kill_process(pid, Signal::KILL).expect("it is there"),
+                        Loss::Stopped => kill_process(pid, Signal::STOP).expect("it is there"),
+                        Loss::Cut => self.namespace.as_ref().expect("checked").cut(),
+                    }
+                },
+            );
+            if loss == Loss::Cut {
+                self.namespace.as_ref().expect("checked").join();
+            }
+            told.outcome.as_ref().expect("it goes on without the host");
+            decision_ns(&told).checked_sub(lost_ns.load(Ordering::Relaxed))
+        }
+
+        fn measure(&self, loss: Loss, losses: u64) {
+            let name = loss.name();
+            if loss == Loss::Cut && self.namespace.is_none() {
+                println!("{name}: not measured, there is no second network namespace");
+                return;
+            }
+            let mut false_alarms = 0;
+            let mut times_ms = Vec::new();
+            for number in 0..losses {
+                // Heartbeats are in another state each time.
+                let after = Duration::from_millis(150 + number * 37 % 100);
+                match self.lose(loss, after) {
+                    Some(ns) => times_ms.push(ns as f64 / 1e6),
+                    None => false_alarms += 1,
+                }
+            }
+            times_ms.sort_by(f64::total_cmp);
+            let at = |part: f64| {
+                let last = times_ms.len().saturating_sub(1);
+                times_ms
+                    .get((last as f64 * part) as usize)
+                    .copied()
+                    .unwrap_or(f64::NAN)
+            };
+            println!(
+                "{name}, lease {} ms: a new epoch is decided after min {:.1}, p50 {:.1}, p95 {:.1}, p99 {:.1}, max {:.1} ms; {losses} losses, {false_alarms} false alarms before",
+                self.lease.as_millis(),
+                at(0.0),
+                at(0.5),
+                at(0.95),
+                at(0.99),
+                at(1.0),
+            );
+        }
+
+        fn calm(&self, seconds: u64) {
+            let agent = self.start_agent();
+            let feed = Self::feed(seconds as f64);
+            let told = live_with(&self.engine, feed, self.options(&agent), |_, _| {});
+            let mut events = told.events.iter();
+            let is_alarm = events.any(|event| matches!(event.what, What::Lost { .. }));
+            println!(
+                "undisturbed, {seconds} s, lease {} ms: {}",
+                self.lease.as_millis(),
+                if is_alarm {
+                    "a false alarm"
+                } else {
+                    "no false alarm"
+                }
+            );
+        }
+    }
+
+    /// When the epoch without the host was decided on.
+    fn decision_ns(told: &Told) -> u64 {
+        let mut events = told.events.iter();
+        let decided = events
+            .find(|event| matches!(&event.what, What::Begin { lost, .. } if !lost.is_empty()));
+        decided.expect("the host is lost").at_ns
+    }
+}
