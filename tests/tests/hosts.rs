@@ -25,10 +25,12 @@ mod linux {
     use std::os::unix::fs::PermissionsExt;
     use std::path::{Path, PathBuf};
     use std::process::{Child, Command, Stdio};
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
 
     use rustix::process::{Pid, Signal, kill_process};
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+    use zbmd_executor::supervise::What;
     use zbmd_executor::{
         Credentials, Engine, Hosts, Isolation, Protection, RunOptions, Tls, TlsFiles, Token,
     };
@@ -37,7 +39,7 @@ mod linux {
     use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
     use zbmd_wire::testing::{Authority, Flaw, Namespace};
 
-    const TESTS: [Test; 8] = [
+    const TESTS: [Test; 9] = [
         (
             "two_hosts_give_what_one_gives",
             two_hosts_give_what_one_gives,
@@ -49,6 +51,7 @@ mod linux {
         ("killed_agents", killed_agents),
         ("a_stopped_agent", a_stopped_agent),
         ("a_host_that_is_cut_off", a_host_that_is_cut_off),
+        ("a_host_that_comes_back", a_host_that_comes_back),
         ("a_wrong_token", a_wrong_token),
         ("two_hosts_in_tls", two_hosts_in_tls),
         ("unprotected_agents", unprotected_agents),
@@ -127,6 +130,14 @@ mod linux {
     impl AgentProcess {
         fn start(token_file: &Path) -> Self {
             Self::start_with(token_file, &[])
+        }
+
+        /// Where another one was.
+        fn start_at(token_file: &Path, address: SocketAddr) -> Self {
+            let mut command = child_run::command();
+            command.args(["agent", "--listen", &address.to_string(), "--token-file"]);
+            command.arg(token_file);
+            Self::spawn(command)
         }
 
         fn start_with(token_file: &Path, more: &[&OsStr]) -> Self {
@@ -311,6 +322,56 @@ mod linux {
         check_loss(&told, &expected, "cut off");
         let text = format!("{:?}", told.events);
         assert!(text.contains("it has been silent for 300 ms"), "{text}");
+    }
+
+    /// An agent that is started again takes part again, from a border on, and so does one that was stopped for a while.
+    fn a_host_that_comes_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = engine(folder.path());
+        let token_file = token_file(folder.path());
+        let feed = Feed {
+            iterations: 1_200_000,
+            ..FEED
+        };
+        let expected = live(
+            &engine,
+            Feed {
+                per_s: None,
+                ..feed
+            },
+            options(Isolation::Threads),
+        );
+        for is_killed in [true, false] {
+            let agent = AgentProcess::start(&token_file);
+            let address = agent.address;
+            let options = host_options(&engine, &agent, Duration::from_millis(300));
+            let told = live_with(&engine, feed, options, |_, is_over| {
+                let wait_for_end = || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                };
+                std::thread::sleep(Duration::from_millis(300));
+                if !is_killed {
+                    agent.signal(Signal::STOP);
+                    std::thread::sleep(Duration::from_millis(500));
+                    agent.signal(Signal::CONT);
+                    return wait_for_end();
+                }
+                drop(agent);
+                let _again = AgentProcess::start_at(&token_file, address);
+                wait_for_end();
+            });
+            check_loss(&told, &expected, "lost and back");
+            let lost_counts = told.events.iter().filter_map(|event| match &event.what {
+                What::Begin { lost, .. } => Some(lost.len()),
+                _ => None,
+            });
+            let lost_counts: Vec<usize> = lost_counts.collect();
+            let first_loss = lost_counts.iter().position(|lost| *lost == 2);
+            let returned = first_loss.map(|first| lost_counts[first..].contains(&0));
+            assert_eq!(returned, Some(true), "{lost_counts:?}");
+        }
     }
 
     fn a_wrong_token() {

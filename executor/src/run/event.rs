@@ -77,6 +77,12 @@ pub(crate) enum WorkerEvent {
     /// A host is gone with all its workers.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     HostGone { host: usize, why: String },
+    /// A host that was gone is there again, and has loaded the bundle.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    HostBack {
+        host: usize,
+        link: Box<super::hosts::link::HostLink>,
+    },
     /// A thread of ours panicked outside of all kernels: a bug.
     Panicked(Box<dyn std::any::Any + Send>),
 }

@@ -343,6 +343,13 @@ impl<'m> SupervisedRun<'m> {
             }
             #[cfg(all(feature = "hosts", target_os = "linux"))]
             WorkerEvent::HostGone { host, why } => self.host_gone(host, &why),
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            WorkerEvent::HostBack { host, link } => {
+                for device in self.manager.pool.take_host_back(host, *link) {
+                    self.send_input(Input::Request(Request::Restart(device)));
+                }
+                return;
+            }
             WorkerEvent::Panicked(panic) => {
                 // A bug of the program, not of a device: nobody else is to wait for this worker.
                 self.manager.control.abort();
@@ -352,7 +359,7 @@ impl<'m> SupervisedRun<'m> {
         self.send_input(input);
     }
 
-    /// All workers of a host are lost at once. It stays lost: others do its work, if there is a plan for that.
+    /// All workers of a host are lost at once. Others do its work, if there is a plan for that, until it comes back.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     fn host_gone(&mut self, host: usize, why: &str) -> Input {
         let (name, lost_workers) = self.manager.pool.lose_host(host);

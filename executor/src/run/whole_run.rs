@@ -156,6 +156,9 @@ fn wait_for_workers(manager: &mut EpochManager, active: &mut ActiveEpoch) -> Res
                 let (device, _) = manager.pool.lose_host(host);
                 return Err(RunError::Lost { device, why });
             }
+            // The loss of a host has ended the run.
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            WorkerEvent::HostBack { .. } => {}
             WorkerEvent::Panicked(panic) => {
                 active.memory.stop();
                 manager.control.abort();

@@ -14,6 +14,8 @@ use zbmd_ir::{DeviceId, PlanId};
 use super::event::{WorkerEvent, WorkerExit};
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 use super::hosts::conductor::HostSet;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::hosts::link::HostLink;
 use super::inbox::{EventInbox, EventSender, event_channel};
 #[cfg(target_os = "linux")]
 use super::process::WorkerProcess;
@@ -182,12 +184,25 @@ impl WorkerPool {
         let Some(hosts) = &self.hosts else {
             return (String::new(), Vec::new());
         };
+        hosts.look_for(host);
         let devices = hosts.devices_of(host).into_iter();
         let lost = devices.filter_map(|device| {
             let member = self.members.remove(&device)?;
             Some((device, member.generation))
         });
         (hosts.name(host).to_owned(), lost.collect())
+    }
+
+    /// Takes a host back: its devices, whose workers can be started again.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub(crate) fn take_host_back(&mut self, host: usize, link: HostLink) -> Vec<DeviceId> {
+        let Some(hosts) = &mut self.hosts else {
+            return Vec::new();
+        };
+        match hosts.take_back(host, link) {
+            true => hosts.devices_of(host),
+            false => Vec::new(),
+        }
     }
 
     /// Starts the worker of a device. Events of it follow: that it is ready, or gone.

@@ -187,7 +187,7 @@ fn serve(
     };
     let token = credentials.token.clone();
     let socket = beats.try_clone()?;
-    let _heartbeats = Heartbeats::start(socket, token, BeatSender::Agent, lease, vec![conductor])?;
+    let _heartbeats = Heartbeats::start(socket, token, BeatSender::Agent, lease, conductor)?;
     let agent = Arc::new(AgentRun {
         connection: Arc::clone(&connection),
         sending: Mutex::default(),

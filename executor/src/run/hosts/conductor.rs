@@ -1,24 +1,18 @@
 //! The conductor's view of all hosts: where each device is, the connections to the agents, and what they are asked to do.
 
-use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::unix::fs::FileExt;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::xxh3_64;
 use zbmd_ir::{DeviceId, Plan, PlanId, TiVec, has_live};
-use zbmd_wire::beat::BeatSender;
-use zbmd_wire::connection::{Connection, Protection, SharedConnection};
-use zbmd_wire::error::{HandshakeError, Refusal};
-use zbmd_wire::handshake::{Hello, Purpose, dial};
-use zbmd_wire::{Deadline, connect_by};
+use zbmd_wire::connection::Protection;
 
-use super::heartbeats::{BeatPeer, Heartbeats};
 use super::link::{HostLink, LinkEpoch, RemotePart};
-use super::message::{self, Order, Report};
+use super::message::Order;
+use super::opener::{AgentOpener, sum_of};
 use crate::error::EngineError;
-use crate::options::{Hosts, Isolation, RunOptions};
+use crate::options::{Isolation, RunOptions};
 use crate::program::{LoadedModes, LoadedProgram};
 use crate::run::event::WorkerEvent;
 use crate::run::inbox::EventSender;
@@ -30,23 +24,8 @@ use crate::worker::border;
 use crate::worker::job::HostOptions;
 use crate::worker::wired::Wiring;
 
-/// An agent that does not answer for so long is not there.
-const DIAL_LIMIT: Duration = Duration::from_secs(5);
-/// An agent that has yet to start, or serves another run, is asked again for so long, and so often.
-const START_LIMIT: Duration = Duration::from_secs(2);
-const START_PAUSE: Duration = Duration::from_millis(20);
-/// An agent has so long to load a bundle.
-const OPEN_LIMIT: Duration = Duration::from_secs(120);
-/// The first heartbeats of all agents come within this time.
-const FIRST_BEAT_LIMIT: Duration = Duration::from_secs(2);
-/// Bytes of a bundle that are sent at a time.
-const PIECE_BYTES: usize = 1 << 20;
-
 /// All hosts of a run.
 pub(crate) struct HostSet {
-    run: u128,
-    options: Hosts,
-    bundle_sum: u64,
     /// By host.
     names: Vec<String>,
     addresses: Vec<SocketAddr>,
@@ -55,8 +34,7 @@ pub(crate) struct HostSet {
     /// By device.
     hosts: TiVec<DeviceId, usize>,
     switchboard: Arc<Switchboard>,
-    /// Ends with the run.
-    _heartbeats: Option<Heartbeats>,
+    opener: Arc<AgentOpener>,
 }
 
 /// What a host of the run is to the person who started it.
@@ -81,40 +59,33 @@ impl HostSet {
             return Ok(None);
         };
         check_options(options)?;
-        let mut set = Self::of(modes.first(), hosts)?;
+        let image = zbmd_ir::bundle::image_of_modes(modes.verified());
+        let bundle = image.map_err(EngineError::Thread)?;
+        let opener = AgentOpener {
+            run: zbmd_wire::handshake::new_run().map_err(EngineError::Thread)?,
+            hosts: hosts.clone(),
+            bundle_sum: sum_of(bundle.file()).map_err(EngineError::Thread)?,
+            bundle,
+            options: HostOptions::of(options),
+            events: events.clone(),
+            is_over: AtomicBool::new(false),
+        };
+        let mut set = Self::of(modes.first(), opener)?;
         for loaded in modes.iter() {
             set.check_program(loaded)?;
         }
 
-        let image = zbmd_ir::bundle::image_of_modes(modes.verified());
-        let bundle = image.map_err(EngineError::Thread)?;
-        set.bundle_sum = sum_of(bundle.file()).map_err(EngineError::Thread)?;
-        let host_options = HostOptions::of(options);
-        let mut peers = Vec::new();
         for (name, address) in &hosts.agents {
-            let host = set
-                .names
-                .iter()
-                .position(|known| known == name)
-                .unwrap_or(0);
-            let session = zbmd_wire::handshake::new_run().map_err(EngineError::Thread)?;
-            let connection = set.open_agent(*address, bundle.file(), host_options, session);
-            let connection = connection.map_err(|why| host_error(name, why))?;
-            let link = HostLink::start(host, connection, hosts.lease, events.clone());
-            let link = link.map_err(EngineError::Thread)?;
-            peers.push(BeatPeer {
-                session,
-                address: Some(*address),
-                patience: FIRST_BEAT_LIMIT * 2,
-                on_silent: link.on_silent(),
-            });
-            set.links[host] = Some(link);
+            let mut names = set.names.iter();
+            let host = names.position(|known| known == name).unwrap_or(0);
+            let opened = set.opener.open(host, *address);
+            set.links[host] = Some(opened.map_err(|why| host_error(name, why))?);
         }
-        set._heartbeats = Some(start_heartbeats(hosts, peers)?);
         Ok(Some(set))
     }
 
-    fn of(loaded: &LoadedProgram, options: &Hosts) -> Result<Self, EngineError> {
+    fn of(loaded: &LoadedProgram, opener: AgentOpener) -> Result<Self, EngineError> {
+        let options = &opener.hosts;
         let machine = &loaded.program.machine;
         let names: Vec<String> = machine.hosts.iter().map(|host| host.name.clone()).collect();
         let unnamed: Vec<&String> = names
@@ -162,10 +133,7 @@ impl HostSet {
         };
         let bind_address = SocketAddr::from((bind_ip, 0));
         let switchboard = Switchboard::listen(bind_address, &options.credentials, None);
-        let run = zbmd_wire::handshake::new_run().map_err(EngineError::Thread)?;
         Ok(Self {
-            run,
-            bundle_sum: 0,
             links: names.iter().map(|_| None).collect(),
             own_host,
             hosts,
@@ -173,8 +141,7 @@ impl HostSet {
             switchboard: switchboard
                 .map_err(|error| host_error(own_name, format!("{bind_address}: {error}")))?,
             names,
-            options: options.clone(),
-            _heartbeats: None,
+            opener: Arc::new(opener),
         })
     }
 
@@ -229,74 +196,6 @@ impl HostSet {
         Ok(())
     }
 
-    /// Connects to an agent. One that is not there yet may be about to start, and one that serves another run may be about to
-    /// end it: that is waited for a while.
-    fn dial_agent(&self, address: SocketAddr) -> Result<Connection, String> {
-        let hello = Hello {
-            purpose: Purpose::Control,
-            run: self.run,
-            epoch: 0,
-            plan: self.bundle_sum,
-            sender: 0,
-            receiver: 0,
-        };
-        let start_deadline = Deadline::after(START_LIMIT);
-        loop {
-            let deadline = Deadline::after(DIAL_LIMIT);
-            let socket = match connect_by(address, deadline) {
-                Ok(socket) => socket,
-                Err(error)
-                    if error.kind() == io::ErrorKind::ConnectionRefused
-                        && start_deadline.left_ns() != Some(0) =>
-                {
-                    std::thread::sleep(START_PAUSE);
-                    continue;
-                }
-                Err(error) => {
-                    return Err(format!(
-                        "{address}: {error}: is `zbmd-run agent` started there?"
-                    ));
-                }
-            };
-            match dial(socket, &hello, &self.options.credentials, deadline) {
-                Ok(connection) => return Ok(connection),
-                Err(HandshakeError::Refused {
-                    why: Refusal::Busy, ..
-                }) if start_deadline.left_ns() != Some(0) => std::thread::sleep(START_PAUSE),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-    }
-
-    /// Connects to an agent, and has it load the bundle.
-    fn open_agent(
-        &self,
-        address: SocketAddr,
-        bundle: &std::fs::File,
-        options: HostOptions,
-        beat_session: u128,
-    ) -> Result<SharedConnection, String> {
-        let text = |error: std::io::Error| format!("{address}: {error}");
-        let connection = SharedConnection::new(self.dial_agent(address)?, OPEN_LIMIT);
-        let connection = connection.map_err(text)?;
-
-        let bundle_bytes = bundle.metadata().map_err(text)?.len();
-        let open = Order::Open {
-            bundle_bytes,
-            bundle_sum: self.bundle_sum,
-            options,
-            lease_ns: self.options.lease.as_nanos() as u64,
-            beat_session,
-        };
-        message::send(&connection, &open).map_err(text)?;
-        for_each_piece(bundle, |piece| (&connection).write_all(piece)).map_err(text)?;
-        match message::receive::<Report>(&connection).map_err(text)? {
-            Report::Opened => Ok(connection),
-            Report::Unfit { why } => Err(why),
-            other => Err(format!("{address}: it answers {other:?}")),
-        }
-    }
-
     /// Whether a device is on another host.
     pub(crate) fn is_remote(&self, device: DeviceId) -> bool {
         self.hosts[device] != self.own_host
@@ -313,6 +212,21 @@ impl HostSet {
         &self.names[host]
     }
 
+    /// Looks for a host that was lost, until it comes back.
+    pub(crate) fn look_for(&self, host: usize) {
+        self.opener.look_for(host, self.addresses[host]);
+    }
+
+    /// A host has come back. Whether it is still there: if not, it is looked for again.
+    pub(crate) fn take_back(&mut self, host: usize, link: HostLink) -> bool {
+        if !link.is_there() {
+            self.look_for(host);
+            return false;
+        }
+        self.links[host] = Some(link);
+        true
+    }
+
     /// Why the worker of a device on another host cannot be started, if it cannot.
     pub(crate) fn loss_of(&self, device: DeviceId) -> Option<String> {
         let host = self.hosts[device];
@@ -323,11 +237,12 @@ impl HostSet {
     /// Where the workers of an epoch are.
     pub(crate) fn wiring(&self, spec: &EpochSpec) -> Arc<Wiring> {
         let plan = self.plan_sum(spec);
-        self.switchboard.begin(self.run, spec.epoch, Some(plan));
+        self.switchboard
+            .begin(self.opener.run, spec.epoch, Some(plan));
         Arc::new(Wiring {
-            run: self.run,
+            run: self.opener.run,
             plan,
-            credentials: self.options.credentials.clone(),
+            credentials: self.opener.hosts.credentials.clone(),
             own_host: self.own_host,
             hosts: self.hosts_of(spec),
             addresses: self.addresses.clone(),
@@ -347,7 +262,7 @@ impl HostSet {
 
     /// Says which plan of which bundle an epoch runs.
     fn plan_sum(&self, spec: &EpochSpec) -> u64 {
-        let mut bytes = self.bundle_sum.to_le_bytes().to_vec();
+        let mut bytes = self.opener.bundle_sum.to_le_bytes().to_vec();
         bytes.extend(spec.mode.to_le_bytes());
         bytes.extend(spec.plan.0.to_le_bytes());
         xxh3_64(&bytes)
@@ -408,25 +323,10 @@ impl HostSet {
     }
 }
 
-/// Begins to hear the agents, and to be heard by them.
-fn start_heartbeats(hosts: &Hosts, peers: Vec<BeatPeer>) -> Result<Heartbeats, EngineError> {
-    let is_v6 = hosts.agents.iter().any(|(_, address)| address.is_ipv6());
-    let bind_ip = match is_v6 {
-        true => IpAddr::from(Ipv6Addr::UNSPECIFIED),
-        false => IpAddr::from(Ipv4Addr::UNSPECIFIED),
-    };
-    let socket = UdpSocket::bind((bind_ip, 0)).map_err(EngineError::Thread)?;
-    let token = hosts.credentials.token.clone();
-    let started = Heartbeats::start(socket, token, BeatSender::Conductor, hosts.lease, peers);
-    let heartbeats = started.map_err(EngineError::Thread)?;
-    heartbeats.wait_for_all(FIRST_BEAT_LIMIT).map_err(|missing| {
-        let (name, address) = &hosts.agents[missing];
-        let why = format!(
-            "no heartbeat comes from {address} over UDP: let the hosts reach each other at this port by UDP as by TCP"
-        );
-        host_error(name, why)
-    })?;
-    Ok(heartbeats)
+impl Drop for HostSet {
+    fn drop(&mut self) {
+        self.opener.is_over.store(true, Ordering::Release);
+    }
 }
 
 /// What a run over hosts cannot do yet.
@@ -452,31 +352,5 @@ fn check_options(options: &RunOptions) -> Result<(), EngineError> {
             ),
         )),
         None => Ok(()),
-    }
-}
-
-fn sum_of(file: &std::fs::File) -> std::io::Result<u64> {
-    let mut sum = Xxh3::new();
-    for_each_piece(file, |piece| {
-        sum.update(piece);
-        Ok(())
-    })?;
-    Ok(sum.digest())
-}
-
-/// The bytes of a file, whatever its position is.
-fn for_each_piece(
-    file: &std::fs::File,
-    mut each: impl FnMut(&[u8]) -> std::io::Result<()>,
-) -> std::io::Result<()> {
-    let mut piece = vec![0; PIECE_BYTES];
-    let mut offset = 0;
-    loop {
-        let bytes = file.read_at(&mut piece, offset)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        offset += bytes as u64;
-        each(&piece[..bytes])?;
     }
 }

@@ -1,5 +1,5 @@
-//! Heartbeats between the conductor and its agents: one thread sends this side's and hears the others'. A peer that has not
-//! been heard for a lease is silent: gone, cut off or stopped, which from here is the same.
+//! Heartbeats between the conductor and an agent: a thread sends this side's and hears the other's. A peer that has not been
+//! heard for a lease is silent: gone, cut off or stopped, which from here is the same.
 //!
 //! Each side sends five in a lease. An agent answers where the conductor's come from, so only agents need an address that
 //! others know.
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use zbmd_wire::beat::{BEAT_BYTES, Beat, BeatSender};
@@ -38,25 +38,17 @@ pub(super) struct BeatPeer {
     pub on_silent: Box<dyn FnMut() + Send>,
 }
 
-/// What the thread knows of a peer.
-struct Heard {
-    peer: BeatPeer,
-    last_sequence: u64,
-    /// It is silent from then on.
-    deadline_ns: u64,
-    is_silent: bool,
-}
-
 /// Sends and hears heartbeats until it is dropped.
 pub(super) struct Heartbeats {
     stop: Arc<OwnedFd>,
-    first: Arc<FirstBeats>,
+    first: Arc<FirstBeat>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Which peers have been heard.
-struct FirstBeats {
-    are_heard: Mutex<Vec<bool>>,
+/// Whether the peer has been heard.
+#[derive(Default)]
+struct FirstBeat {
+    is_heard: Mutex<bool>,
     changed: Condvar,
 }
 
@@ -65,10 +57,16 @@ struct BeatLoop {
     token: Token,
     own: BeatSender,
     lease_ns: u64,
-    heard: Vec<Heard>,
+    peer: BeatPeer,
+    /// Of the peer's heartbeats.
+    last_sequence: u64,
+    /// The peer is silent from then on.
+    deadline_ns: u64,
+    is_silent: bool,
+    /// Of this side's heartbeats.
     sequence: u64,
     next_beat_ns: u64,
-    first: Arc<FirstBeats>,
+    first: Arc<FirstBeat>,
 }
 
 impl Heartbeats {
@@ -81,26 +79,20 @@ impl Heartbeats {
         token: Token,
         own: BeatSender,
         lease: Duration,
-        peers: Vec<BeatPeer>,
+        peer: BeatPeer,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        let now_ns = Clock.now_ns();
-        let first = Arc::new(FirstBeats {
-            are_heard: Mutex::new(vec![false; peers.len()]),
-            changed: Condvar::new(),
-        });
-        let heard = peers.into_iter().map(|peer| Heard {
-            deadline_ns: now_ns.saturating_add(peer.patience.as_nanos() as u64),
-            peer,
-            last_sequence: 0,
-            is_silent: false,
-        });
+        let first = Arc::new(FirstBeat::default());
+        let patience_ns = peer.patience.as_nanos() as u64;
         let mut beats = BeatLoop {
             socket,
             token,
             own,
             lease_ns: lease.as_nanos() as u64,
-            heard: heard.collect(),
+            peer,
+            last_sequence: 0,
+            deadline_ns: Clock.now_ns().saturating_add(patience_ns),
+            is_silent: false,
             sequence: 0,
             next_beat_ns: 0,
             first: Arc::clone(&first),
@@ -121,22 +113,16 @@ impl Heartbeats {
         })
     }
 
-    /// Waits until all peers have been heard; the first that was not within the limit.
-    pub(super) fn wait_for_all(&self, limit: Duration) -> Result<(), usize> {
-        let end = Instant::now() + limit;
-        let lock = self.first.are_heard.lock();
-        let mut are_heard = lock.unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let Some(missing) = are_heard.iter().position(|is_heard| !is_heard) else {
-                return Ok(());
-            };
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(missing);
-            }
-            let waited = self.first.changed.wait_timeout(are_heard, left);
-            are_heard = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+    /// Waits until the peer has been heard; whether it has been, within the limit.
+    pub(super) fn wait_for_first(&self, limit: Duration) -> bool {
+        let is_heard = self.first.is_heard.lock();
+        let is_heard = is_heard.unwrap_or_else(PoisonError::into_inner);
+        let is_missing = |is_heard: &mut bool| !*is_heard;
+        let waited = self
+            .first
+            .changed
+            .wait_timeout_while(is_heard, limit, is_missing);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
@@ -178,31 +164,28 @@ impl BeatLoop {
         }
     }
 
-    /// From one heartbeat to the next; a short time as long as a peer is waited for.
+    /// From one heartbeat to the next; a short time as long as the peer is waited for.
     fn interval_ns(&self) -> u64 {
         let interval_ns = (self.lease_ns / BEATS_PER_LEASE).max(1);
-        let mut heard = self.heard.iter();
-        match heard.any(|heard| heard.last_sequence == 0 && !heard.is_silent) {
-            true => interval_ns.min(FIRST_INTERVAL_NS),
-            false => interval_ns,
+        match self.last_sequence {
+            0 => interval_ns.min(FIRST_INTERVAL_NS),
+            _ => interval_ns,
         }
     }
 
-    /// Sends a heartbeat to every peer whose address is known.
+    /// Sends a heartbeat, if the peer is there and its address is known.
     fn send(&mut self) {
         self.sequence += 1;
-        for heard in self.heard.iter().filter(|heard| !heard.is_silent) {
-            let Some(address) = heard.peer.address else {
-                continue;
-            };
-            let beat = Beat {
-                session: heard.peer.session,
-                sender: self.own,
-                sequence: self.sequence,
-            };
-            // One that is lost is one that is lost: the next one follows.
-            let _ = self.socket.send_to(&beat.encode(&self.token), address);
-        }
+        let Some(address) = self.peer.address.filter(|_| !self.is_silent) else {
+            return;
+        };
+        let beat = Beat {
+            session: self.peer.session,
+            sender: self.own,
+            sequence: self.sequence,
+        };
+        // One that is lost is one that is lost: the next one follows.
+        let _ = self.socket.send_to(&beat.encode(&self.token), address);
     }
 
     /// Takes the heartbeats that have come.
@@ -225,43 +208,34 @@ impl BeatLoop {
     }
 
     fn take(&mut self, beat: &Beat, from: SocketAddr) {
-        let mut numbered = self.heard.iter_mut().enumerate();
-        let is_its = |heard: &Heard| heard.peer.session == beat.session;
-        let Some((index, heard)) = numbered.find(|(_, heard)| is_its(heard)) else {
-            return;
-        };
         // A repeated one says nothing about now.
-        if beat.sequence <= heard.last_sequence {
+        if beat.session != self.peer.session || beat.sequence <= self.last_sequence {
             return;
         }
-        let is_first = heard.last_sequence == 0;
-        heard.last_sequence = beat.sequence;
-        heard.deadline_ns = Clock.now_ns() + self.lease_ns;
-        if self.own == BeatSender::Agent {
-            heard.peer.address = Some(from);
-        }
-        if is_first {
+        if self.last_sequence == 0 {
             // It hears of this side at once.
             self.next_beat_ns = 0;
-            let are_heard = self.first.are_heard.lock();
-            are_heard.unwrap_or_else(PoisonError::into_inner)[index] = true;
+            let is_heard = self.first.is_heard.lock();
+            *is_heard.unwrap_or_else(PoisonError::into_inner) = true;
             self.first.changed.notify_all();
+        }
+        self.last_sequence = beat.sequence;
+        self.deadline_ns = Clock.now_ns() + self.lease_ns;
+        if self.own == BeatSender::Agent {
+            self.peer.address = Some(from);
         }
     }
 
-    /// Says which peers are silent now; when the next one will be, if it stays so.
+    /// Says that the peer is silent, if it is now; when it will be, if nothing more comes.
     fn miss(&mut self, now_ns: u64) -> u64 {
-        for heard in &mut self.heard {
-            if !heard.is_silent && now_ns >= heard.deadline_ns {
-                heard.is_silent = true;
-                (heard.peer.on_silent)();
-            }
+        if !self.is_silent && now_ns >= self.deadline_ns {
+            self.is_silent = true;
+            (self.peer.on_silent)();
         }
-        let hopeful = self.heard.iter().filter(|heard| !heard.is_silent);
-        hopeful
-            .map(|heard| heard.deadline_ns)
-            .min()
-            .unwrap_or(u64::MAX)
+        match self.is_silent {
+            true => u64::MAX,
+            false => self.deadline_ns,
+        }
     }
 }
 
@@ -283,6 +257,7 @@ impl Silence {
 mod tests {
     use std::net::Ipv4Addr;
     use std::sync::mpsc;
+    use std::time::Instant;
 
     use super::*;
 
@@ -313,7 +288,7 @@ mod tests {
             patience: LONG,
             on_silent: Box::new(move || send.send(()).expect("the test waits")),
         };
-        let beats = Heartbeats::start(socket, token(), own, LEASE, vec![peer]);
+        let beats = Heartbeats::start(socket, token(), own, LEASE, peer);
         (beats.expect("started"), silent)
     }
 
@@ -331,8 +306,8 @@ mod tests {
         let (agent, agent_silent) = side(agent_socket, BeatSender::Agent, None);
         let (own_socket, _) = socket();
         let (conductor, silent) = side(own_socket, BeatSender::Conductor, Some(agent_address));
-        conductor.wait_for_all(LONG).expect("the agent answers");
-        agent.wait_for_all(LONG).expect("it has been heard");
+        assert!(conductor.wait_for_first(LONG), "the agent answers");
+        assert!(agent.wait_for_first(LONG), "it has been heard");
         drop(agent);
         silent.recv_timeout(LONG).expect("it is missed");
         agent_silent
@@ -356,10 +331,10 @@ mod tests {
             beat(5, BeatSender::Agent, SESSION),
             &Token::of(b"another secret...."),
         );
-        let missing = conductor.wait_for_all(Duration::from_millis(50));
-        assert_eq!(missing, Err(0), "none of these counts");
+        let is_heard = conductor.wait_for_first(Duration::from_millis(50));
+        assert!(!is_heard, "none of these counts");
         send(beat(5, BeatSender::Agent, SESSION), &token());
-        conductor.wait_for_all(LONG).expect("this one does");
+        assert!(conductor.wait_for_first(LONG), "this one does");
 
         let began = Instant::now();
         while silent.try_recv().is_err() {

@@ -3,17 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use zbmd_ir::{ChannelId, DeviceId, Plan};
+use zbmd_wire::beat::BeatSender;
 use zbmd_wire::connection::SharedConnection;
 
-use super::heartbeats::Silence;
+use super::heartbeats::{BeatPeer, Heartbeats, Silence};
 use super::message::{self, Order, Report, SavedTokens};
+use crate::options::Hosts;
 use crate::program::LoadedProgram;
 use crate::run::event::WorkerEvent;
 use crate::run::inbox::EventSender;
@@ -30,6 +32,8 @@ use crate::worker::host::admission_gate;
 const TICK: Duration = Duration::from_millis(1);
 /// The same between epochs.
 const IDLE_TICK: Duration = Duration::from_millis(20);
+/// The first heartbeat of an agent comes within this time.
+const FIRST_BEAT_LIMIT: Duration = Duration::from_secs(2);
 /// Blocks that are admitted ahead of the host's workers, in batches and at least.
 const BATCHES_AHEAD: u64 = 4;
 const BLOCKS_AHEAD: u64 = 16;
@@ -67,9 +71,11 @@ enum Command {
 }
 
 /// The conductor's end of a connection to an agent.
-pub(super) struct HostLink {
+pub(crate) struct HostLink {
     commands: Sender<Command>,
     shared: Arc<Shared>,
+    /// Ends with the connection.
+    _heartbeats: Heartbeats,
 }
 
 struct Shared {
@@ -87,16 +93,21 @@ struct Shared {
 const REMEMBERED_EPOCHS: usize = 16;
 
 impl HostLink {
-    /// Takes over a connection over which the agent has said that it has loaded the bundle.
+    /// Takes over a connection over which the agent at this address has said that it has loaded the bundle, and waits until
+    /// its heartbeats are heard.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says, or that no heartbeat comes.
     pub(super) fn start(
         host: usize,
         connection: SharedConnection,
-        lease: Duration,
+        address: SocketAddr,
+        session: u128,
+        hosts: &Hosts,
         events: EventSender<WorkerEvent>,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, String> {
+        let text = |error: io::Error| format!("{address}: {error}");
+        let lease = hosts.lease;
         // Heartbeats say when to wait no longer.
         connection.set_limit(Duration::MAX);
         let shared = Arc::new(Shared {
@@ -107,6 +118,14 @@ impl HostLink {
             is_gone: AtomicBool::new(false),
             silence: Silence::default(),
         });
+        let heartbeats = hear_agent(&shared, address, session, hosts).map_err(text)?;
+        if !heartbeats.wait_for_first(FIRST_BEAT_LIMIT) {
+            shared.close();
+            return Err(format!(
+                "no heartbeat comes from {address} over UDP: let the hosts reach each other at this port by UDP as by TCP"
+            ));
+        }
+
         let (commands, receiver) = mpsc::channel();
         let writer = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -115,7 +134,8 @@ impl HostLink {
                 if tell(&writer, &receiver).is_err() {
                     writer.close();
                 }
-            })?;
+            })
+            .map_err(text)?;
         let reader = Arc::clone(&shared);
         std::thread::Builder::new()
             .name(format!("zbmd from host {host}"))
@@ -129,23 +149,19 @@ impl HostLink {
                         false => loss_text(&error),
                     },
                 });
-            })?;
-        Ok(Self { commands, shared })
+            })
+            .map_err(text)?;
+        Ok(Self {
+            commands,
+            shared,
+            _heartbeats: heartbeats,
+        })
     }
 
     /// Where the agent finds what listens at a port of this host.
     pub(super) fn own_address(&self, listening: SocketAddr) -> SocketAddr {
         let own = self.shared.connection.local_addr();
         own.map_or(listening, |own| SocketAddr::new(own.ip(), listening.port()))
-    }
-
-    /// What to do when the agent has become silent.
-    pub(super) fn on_silent(&self) -> Box<dyn FnMut() + Send> {
-        let shared = Arc::clone(&self.shared);
-        Box::new(move || {
-            shared.silence.set();
-            shared.close();
-        })
     }
 
     /// Whether the agent is there.
@@ -159,6 +175,32 @@ impl HostLink {
         // An agent that is gone has been reported.
         let _ = self.commands.send(command);
     }
+}
+
+/// Begins to hear an agent, and to be heard by it; one that becomes silent is closed.
+fn hear_agent(
+    shared: &Arc<Shared>,
+    address: SocketAddr,
+    session: u128,
+    hosts: &Hosts,
+) -> io::Result<Heartbeats> {
+    let bind_ip = match address.is_ipv6() {
+        true => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        false => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((bind_ip, 0))?;
+    let shared = Arc::clone(shared);
+    let agent = BeatPeer {
+        session,
+        address: Some(address),
+        patience: FIRST_BEAT_LIMIT * 2,
+        on_silent: Box::new(move || {
+            shared.silence.set();
+            shared.close();
+        }),
+    };
+    let token = hosts.credentials.token.clone();
+    Heartbeats::start(socket, token, BeatSender::Conductor, hosts.lease, agent)
 }
 
 impl Drop for HostLink {

@@ -26,5 +26,6 @@
 pub(crate) mod agent;
 pub(crate) mod conductor;
 mod heartbeats;
-mod link;
+pub(crate) mod link;
 mod message;
+mod opener;

@@ -1,0 +1,167 @@
+//! How the conductor gets hold of an agent: connects to it, has it load the bundle, and begins to hear it. Once at the start
+//! of a run, and again for a host that was lost, until it comes back or the run ends.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use xxhash_rust::xxh3::Xxh3;
+use zbmd_ir::bundle::Image;
+use zbmd_wire::connection::{Connection, SharedConnection};
+use zbmd_wire::error::{HandshakeError, Refusal};
+use zbmd_wire::handshake::{Hello, Purpose, dial, new_run};
+use zbmd_wire::{Deadline, connect_by};
+
+use super::link::HostLink;
+use super::message::{self, Order, Report};
+use crate::options::Hosts;
+use crate::run::event::WorkerEvent;
+use crate::run::inbox::EventSender;
+use crate::worker::job::HostOptions;
+
+/// An agent that does not answer for so long is not there.
+const DIAL_LIMIT: Duration = Duration::from_secs(5);
+/// An agent that has yet to start, or serves another run, is asked again for so long, and so often.
+const START_LIMIT: Duration = Duration::from_secs(2);
+const START_PAUSE: Duration = Duration::from_millis(20);
+/// An agent has so long to load a bundle.
+const OPEN_LIMIT: Duration = Duration::from_secs(120);
+/// A host that was lost is looked for so often.
+const RETURN_PAUSE: Duration = Duration::from_millis(200);
+/// Bytes of a bundle that are sent at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// What an agent must be told before it can take part in a run.
+pub(super) struct AgentOpener {
+    pub run: u128,
+    pub hosts: Hosts,
+    pub bundle: Image,
+    pub bundle_sum: u64,
+    pub options: HostOptions,
+    pub events: EventSender<WorkerEvent>,
+    /// Nobody looks for hosts any more.
+    pub is_over: AtomicBool,
+}
+
+impl AgentOpener {
+    /// Connects to the agent of a host, has it load the bundle, and waits for its first heartbeat.
+    ///
+    /// # Errors
+    /// It is not there, refuses us or the bundle, or is not heard.
+    pub(super) fn open(&self, host: usize, address: SocketAddr) -> Result<HostLink, String> {
+        let text = |error: io::Error| format!("{address}: {error}");
+        let session = new_run().map_err(text)?;
+        let connection = SharedConnection::new(self.dial(address)?, OPEN_LIMIT);
+        let connection = connection.map_err(text)?;
+
+        let bundle = self.bundle.file();
+        let open = Order::Open {
+            bundle_bytes: bundle.metadata().map_err(text)?.len(),
+            bundle_sum: self.bundle_sum,
+            options: self.options,
+            lease_ns: self.hosts.lease.as_nanos() as u64,
+            beat_session: session,
+        };
+        message::send(&connection, &open).map_err(text)?;
+        for_each_piece(bundle, |piece| (&connection).write_all(piece)).map_err(text)?;
+        match message::receive::<Report>(&connection).map_err(text)? {
+            Report::Opened => {}
+            Report::Unfit { why } => return Err(why),
+            other => return Err(format!("{address}: it answers {other:?}")),
+        }
+        HostLink::start(
+            host,
+            connection,
+            address,
+            session,
+            &self.hosts,
+            self.events.clone(),
+        )
+    }
+
+    /// One that is not there yet may be about to start, and one that serves another run may be about to end it: that is
+    /// waited for a while.
+    fn dial(&self, address: SocketAddr) -> Result<Connection, String> {
+        let hello = Hello {
+            purpose: Purpose::Control,
+            run: self.run,
+            epoch: 0,
+            plan: self.bundle_sum,
+            sender: 0,
+            receiver: 0,
+        };
+        let start_deadline = Deadline::after(START_LIMIT);
+        loop {
+            let may_start = start_deadline.left_ns() != Some(0);
+            let deadline = Deadline::after(DIAL_LIMIT);
+            let socket = match connect_by(address, deadline) {
+                Ok(socket) => socket,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && may_start => {
+                    std::thread::sleep(START_PAUSE);
+                    continue;
+                }
+                Err(error) => {
+                    return Err(format!(
+                        "{address}: {error}: is `zbmd-run agent` started there?"
+                    ));
+                }
+            };
+            match dial(socket, &hello, &self.hosts.credentials, deadline) {
+                Ok(connection) => return Ok(connection),
+                Err(HandshakeError::Refused {
+                    why: Refusal::Busy, ..
+                }) if may_start => std::thread::sleep(START_PAUSE),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    /// Looks for a host that was lost, on a thread of its own, until it is back or the run is over. Without a thread it stays
+    /// lost.
+    pub(super) fn look_for(self: &Arc<Self>, host: usize, address: SocketAddr) {
+        let opener = Arc::clone(self);
+        let look = move || {
+            while !opener.is_over.load(Ordering::Acquire) {
+                std::thread::sleep(RETURN_PAUSE);
+                if let Ok(link) = opener.open(host, address) {
+                    let link = Box::new(link);
+                    opener.events.send(WorkerEvent::HostBack { host, link });
+                    return;
+                }
+            }
+        };
+        let _ = std::thread::Builder::new()
+            .name(format!("zbmd return of host {host}"))
+            .spawn(look);
+    }
+}
+
+/// The checksum of a bundle.
+pub(super) fn sum_of(file: &std::fs::File) -> io::Result<u64> {
+    let mut sum = Xxh3::new();
+    for_each_piece(file, |piece| {
+        sum.update(piece);
+        Ok(())
+    })?;
+    Ok(sum.digest())
+}
+
+/// The bytes of a file, whatever its position is.
+fn for_each_piece(
+    file: &std::fs::File,
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut offset = 0;
+    loop {
+        let bytes = file.read_at(&mut piece, offset)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        offset += bytes as u64;
+        each(&piece[..bytes])?;
+    }
+}
