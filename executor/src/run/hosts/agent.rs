@@ -154,16 +154,7 @@ fn serve(
         ));
     };
 
-    let opened = receive_bundle(&connection, bundle_bytes, bundle_sum)
-        .map_err(|error| error.to_string())
-        .and_then(|bundle| open_bundle(&bundle, registry));
-    let engine = match opened {
-        Ok(engine) => engine,
-        Err(why) => {
-            message::send(&*connection, &Report::Unfit { why: why.clone() })?;
-            return Err(io::Error::other(why));
-        }
-    };
+    let engine = receive_engine(&connection, bundle_bytes, bundle_sum, registry)?;
     // Before the conductor hears of it: wires of its first epoch may come at once.
     switchboard.begin(run, 0, None);
     message::send(&*connection, &Report::Opened)?;
@@ -172,22 +163,14 @@ fn serve(
     // Heartbeats say when to wait no longer.
     connection.set_limit(Duration::MAX);
     let silence = Silence::default();
-    let on_silent = {
-        let (connection, silence) = (Arc::clone(&connection), silence.clone());
-        move || {
-            silence.set();
-            connection.shutdown();
-        }
-    };
-    let conductor = BeatPeer {
-        session: beat_session,
-        address: None,
-        patience: FIRST_BEAT_LIMIT,
-        on_silent: Box::new(on_silent),
-    };
-    let token = credentials.token.clone();
-    let socket = beats.try_clone()?;
-    let _heartbeats = Heartbeats::start(socket, token, BeatSender::Agent, lease, conductor)?;
+    let _heartbeats = hear_conductor(
+        beats,
+        &connection,
+        &silence,
+        beat_session,
+        credentials,
+        lease,
+    )?;
     let agent = Arc::new(AgentRun {
         connection: Arc::clone(&connection),
         sending: Mutex::default(),
@@ -215,6 +198,54 @@ fn serve(
             lease.as_millis()
         ))),
         false => result,
+    }
+}
+
+/// Begins to hear the conductor, and to be heard by it; its connection ends when it becomes silent.
+fn hear_conductor(
+    beats: &UdpSocket,
+    connection: &Arc<SharedConnection>,
+    silence: &Silence,
+    session: u128,
+    credentials: &Credentials,
+    lease: Duration,
+) -> io::Result<Heartbeats> {
+    let (connection, silence) = (Arc::clone(connection), silence.clone());
+    let conductor = BeatPeer {
+        session,
+        address: None,
+        patience: FIRST_BEAT_LIMIT,
+        on_silent: Box::new(move || {
+            silence.set();
+            connection.shutdown();
+        }),
+    };
+    let token = credentials.token.clone();
+    Heartbeats::start(
+        beats.try_clone()?,
+        token,
+        BeatSender::Agent,
+        lease,
+        conductor,
+    )
+}
+
+/// Receives a bundle, and loads it; the conductor is told if this host cannot run it.
+fn receive_engine(
+    connection: &SharedConnection,
+    bundle_bytes: u64,
+    bundle_sum: u64,
+    registry: &Registry,
+) -> io::Result<Engine> {
+    let opened = receive_bundle(connection, bundle_bytes, bundle_sum)
+        .map_err(|error| error.to_string())
+        .and_then(|bundle| open_bundle(&bundle, registry));
+    match opened {
+        Ok(engine) => Ok(engine),
+        Err(why) => {
+            message::send(connection, &Report::Unfit { why: why.clone() })?;
+            Err(io::Error::other(why))
+        }
     }
 }
 

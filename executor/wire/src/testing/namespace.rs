@@ -1,11 +1,19 @@
 //! A second network namespace, joined to this one by a link that can be cut: a host of its own to whoever runs there.
 
-use std::net::Ipv4Addr;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How often a link that was just made is tried, and how long each time.
+const ATTEMPTS: usize = 100;
+const ATTEMPT_LIMIT: Duration = Duration::from_millis(50);
 
 /// The namespace; it ends with its link when this is dropped.
 pub struct Namespace {
     name: String,
+    /// The end of the link that is here.
+    device: String,
     /// The end of the link that is in the namespace.
     peer_device: String,
 }
@@ -18,21 +26,32 @@ impl Namespace {
 
     /// Makes one; `None`, with a line that says why, where the system does not let us. One at a time: there is one pair of
     /// addresses.
+    ///
+    /// # Panics
+    /// Nothing gets through the link.
     pub fn make() -> Option<Self> {
         let process = std::process::id();
         let device = format!("zw{process}");
         let peer_device = format!("{device}p");
         let name = format!("zbmdwire{process}");
-        let namespace = Self { name, peer_device };
-        let (name, peer) = (&namespace.name, &namespace.peer_device);
+        let namespace = Self {
+            name,
+            device,
+            peer_device,
+        };
+        let Self {
+            name,
+            device,
+            peer_device: peer,
+        } = &namespace;
         let [here, there] = [Self::HERE, Self::THERE].map(|address| format!("{address}/30"));
         let steps: [&[&str]; 6] = [
             &["netns", "add", name],
             &[
-                "link", "add", &device, "type", "veth", "peer", "name", peer, "netns", name,
+                "link", "add", device, "type", "veth", "peer", "name", peer, "netns", name,
             ],
-            &["addr", "add", &here, "dev", &device],
-            &["link", "set", &device, "up"],
+            &["addr", "add", &here, "dev", device],
+            &["link", "set", device, "up"],
             &["-n", name, "addr", "add", &there, "dev", peer],
             &["-n", name, "link", "set", peer, "up"],
         ];
@@ -51,6 +70,7 @@ impl Namespace {
                 return None;
             }
         }
+        namespace.wait_until_joined();
         Some(namespace)
     }
 
@@ -69,12 +89,28 @@ impl Namespace {
         self.set_link("down");
     }
 
-    /// Joins it again.
+    /// Joins it again, and waits until something gets through.
     ///
     /// # Panics
     /// The system refuses it.
     pub fn join(&self) {
         self.set_link("up");
+        self.wait_until_joined();
+    }
+
+    /// A link is there some time after the system has said so: the first packets would be lost.
+    fn wait_until_joined(&self) {
+        // Nobody listens there: that it is refused says that the other side has answered.
+        let address = SocketAddr::from((Self::THERE, 9));
+        for _ in 0..ATTEMPTS {
+            match TcpStream::connect_timeout(&address, ATTEMPT_LIMIT) {
+                Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => {
+                    std::thread::sleep(ATTEMPT_LIMIT);
+                }
+                _ => return,
+            }
+        }
+        panic!("nothing gets through to {address}");
     }
 
     fn set_link(&self, state: &str) {
@@ -87,9 +123,13 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // The link goes with it.
-        let _ = Command::new("ip")
-            .args(["netns", "del", &self.name])
-            .status();
+        // Connections that were cut off would keep the namespace, and with it the link, for minutes.
+        let steps: [&[&str]; 2] = [
+            &["link", "del", &self.device],
+            &["netns", "del", &self.name],
+        ];
+        for step in steps {
+            let _ = Command::new("ip").args(step).stderr(Stdio::null()).status();
+        }
     }
 }
