@@ -114,6 +114,9 @@ pub(crate) trait Float:
     + std::ops::Neg<Output = Self>
     + std::ops::AddAssign
 {
+    /// Exponents from here on have powers of e that are normal numbers.
+    const LEAST_EXPONENT: Self;
+
     fn exp(self) -> Self;
     fn ln(self) -> Self;
     fn tanh(self) -> Self;
@@ -132,6 +135,8 @@ pub(crate) trait Float:
 }
 
 impl Float for f32 {
+    const LEAST_EXPONENT: Self = -87.33;
+
     fn exp(self) -> Self {
         f32::exp(self)
     }
@@ -171,6 +176,8 @@ impl Float for f32 {
 }
 
 impl Float for f64 {
+    const LEAST_EXPONENT: Self = -708.0;
+
     fn exp(self) -> Self {
         f64::exp(self)
     }

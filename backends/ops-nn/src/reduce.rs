@@ -456,7 +456,12 @@ impl<F: Float> Loop for SoftRow<'_, F> {
         let max = fold_chains(chain_max, greater);
 
         for (y, &x) in output.iter_mut().zip(input) {
-            *y = (x - max).exp_fast::<FMA>();
+            // Powers below the normal numbers count for nothing beside the greatest one, which is 1, and processors take a
+            // hundred cycles for them: masked scores have no others. A NaN stays one.
+            let exponent = x - max;
+            let is_tiny = exponent < F::LEAST_EXPONENT;
+            let power = if is_tiny { F::LEAST_EXPONENT } else { exponent }.exp_fast::<FMA>();
+            *y = if is_tiny { F::ZERO } else { power };
         }
 
         // A second pass over what is written: sums take the exponentials as they were rounded.
@@ -593,5 +598,41 @@ impl<T: Num> Body for TopK<T> {
 
     fn scratch_bytes(&self) -> usize {
         4 * self.rule.view.length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn softmax_of(input: &[f32]) -> Vec<f32> {
+        let mut output = vec![0.0; input.len()];
+        simd::dispatch_widest(SoftRow {
+            input,
+            output: &mut output,
+        });
+        output
+    }
+
+    #[test]
+    fn masked_scores_weigh_nothing_and_a_nan_stays_one() {
+        // More than a vector, and a rest: every third score is masked in one of three ways.
+        let masks = [-1e4_f32, -95.0, f32::NEG_INFINITY];
+        let scores: Vec<f32> = (0..37)
+            .map(|i| match i % 3 {
+                0 => masks[i / 3 % masks.len()],
+                _ => i as f32 * 0.25,
+            })
+            .collect();
+        let weights = softmax_of(&scores);
+        let sum: f32 = weights.iter().sum();
+        assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+        for (i, &weight) in weights.iter().enumerate() {
+            assert_eq!(weight == 0.0, i % 3 == 0, "{i}: {weight}");
+            assert!(!weight.is_subnormal(), "{i}: {weight}");
+        }
+
+        let with_nan = softmax_of(&[0.0, f32::NAN, -1e4]);
+        assert!(with_nan[1].is_nan(), "{with_nan:?}");
     }
 }
