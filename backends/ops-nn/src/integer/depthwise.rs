@@ -6,7 +6,7 @@ mod columns;
 use std::ops::Range;
 
 use super::super::cx::{Body, Tensors};
-use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, run_lanes};
+use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, Requantising, run_lanes};
 use super::packed::{FilterSizes, PackedWeights};
 use super::rows::{ByteImage, ConvRequest, SLACK, copy_unsigned};
 use columns::ColumnWeights;
@@ -233,6 +233,23 @@ impl Laned for Job<'_> {
 }
 
 impl Job<'_> {
+    /// What makes bytes of the sums of the block that begins with this channel.
+    ///
+    /// # Safety
+    /// The block exists, and the processor has the lanes' instructions.
+    #[inline(always)]
+    unsafe fn requantising<L: Lanes>(&self, first_channel: usize) -> Requantising<L> {
+        let conv = self.conv;
+        // SAFETY: the caller's promise; biases and multipliers fill whole blocks.
+        unsafe {
+            Requantising::new(
+                conv.biases.as_ptr().add(first_channel),
+                conv.multipliers.as_ptr().add(first_channel),
+                conv.bounds,
+            )
+        }
+    }
+
     /// One block of channels of a pixel.
     ///
     /// # Safety
@@ -260,13 +277,10 @@ impl Job<'_> {
                 }
             }
 
-            let biases = L::ints(conv.biases.as_ptr().add(first_channel));
-            let multipliers = L::floats(conv.multipliers.as_ptr().add(first_channel));
-            let totals = L::add_ints(L::totals(sums), biases);
-            let numbers = L::multiply(L::floats_of(totals), multipliers);
             let count = (channels - first_channel).min(LANES);
             let result = self.output.add(pixel * channels + first_channel);
-            L::store_first_bytes(numbers, L::limits(conv.bounds), count, result);
+            self.requantising::<L>(first_channel)
+                .store(L::totals(sums), count, result);
         }
     }
 }

@@ -156,6 +156,44 @@ pub(super) trait Lanes: Copy {
     }
 }
 
+/// What makes bytes of the sums of sixteen filters, in registers.
+#[derive(Clone, Copy)]
+pub(super) struct Requantising<L: Lanes> {
+    biases: L::Ints,
+    multipliers: L::Floats,
+    limits: L::Limits,
+}
+
+impl<L: Lanes> Requantising<L> {
+    /// # Safety
+    /// The processor has the lanes' instructions, and sixteen elements can be read at both places.
+    #[inline(always)]
+    pub(super) unsafe fn new(biases: *const i32, multipliers: *const f32, bounds: Bounds) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self {
+                biases: L::ints(biases),
+                multipliers: L::floats(multipliers),
+                limits: L::limits(bounds),
+            }
+        }
+    }
+
+    /// Writes the bytes of the first `count` sums, at most all.
+    ///
+    /// # Safety
+    /// The processor has the lanes' instructions, and so many bytes can be written.
+    #[inline(always)]
+    pub(super) unsafe fn store(self, totals: L::Ints, count: usize, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sums = L::add_ints(totals, self.biases);
+            let numbers = L::multiply(L::floats_of(sums), self.multipliers);
+            L::store_first_bytes(numbers, self.limits, count, to);
+        }
+    }
+}
+
 /// Lanes as the compiler makes them.
 #[derive(Clone, Copy)]
 pub(super) struct Plain;

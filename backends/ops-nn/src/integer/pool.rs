@@ -143,12 +143,7 @@ fn greatest_bytes(stretches: &[&[u8]], flip: u8, greatest: &mut [u8]) {
         let width = (greatest.len() - start).min(LANES);
         match greatest[start..].first_chunk_mut::<LANES>() {
             Some(sixteen) => greatest_sixteen(stretches, start, flip, sixteen),
-            None => {
-                for stretch in stretches {
-                    let both = greatest[start..].iter_mut().zip(&stretch[start..]);
-                    both.for_each(|(a, &b)| *a = (*a ^ flip).max(b ^ flip) ^ flip);
-                }
-            }
+            None => greatest_few(stretches, start, flip, &mut greatest[start..]),
         }
         first = start + width;
     }
@@ -176,8 +171,14 @@ fn greatest_sixteen(stretches: &[&[u8]], start: usize, flip: u8, greatest: &mut 
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn greatest_sixteen(stretches: &[&[u8]], start: usize, flip: u8, greatest: &mut [u8; LANES]) {
+    greatest_few(stretches, start, flip, greatest);
+}
+
+/// The same of any number of bytes, one after the other.
+#[inline(always)]
+fn greatest_few(stretches: &[&[u8]], start: usize, flip: u8, greatest: &mut [u8]) {
     for stretch in stretches {
-        let both = greatest.iter_mut().zip(&stretch[start..start + LANES]);
+        let both = greatest.iter_mut().zip(&stretch[start..]);
         both.for_each(|(a, &b)| *a = (*a ^ flip).max(b ^ flip) ^ flip);
     }
 }

@@ -13,7 +13,7 @@ use super::super::gemm::{ProductSize, Tile};
 use super::super::last::{FilterLayout, filter_layout, grid_places};
 use super::super::window::Window;
 use super::depthwise::{Depthwise, MAX_TAPS, channel_sizes, tap_count};
-use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, has_tiles, run_lanes};
+use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, Requantising, has_tiles, run_lanes};
 use super::packed::{FilterSizes, PackedWeights};
 use super::tiles::{self, PRODUCT, TILE_PIXELS, TilePair, TilePlan, TileRequest, Tiles};
 use super::{
@@ -795,10 +795,12 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
 enum Finish<L: Lanes> {
     Bytes {
         to: *mut u8,
-        multipliers: L::Floats,
-        limits: L::Limits,
+        requantising: Requantising<L>,
     },
-    Ints(*mut i32),
+    Ints {
+        to: *mut i32,
+        biases: L::Ints,
+    },
 }
 
 /// Finishes and stores the sums of some pixels with the filters of panel `v` of the tile; those of no pixel are left out.
@@ -822,32 +824,31 @@ unsafe fn store_panel<L: Lanes>(
     // SAFETY: the caller's promise; `width` results are left, and multipliers and biases fill whole panels. Loops, as the
     // methods of iterators would be functions without the instructions.
     unsafe {
-        let biases = L::ints(job.biases.as_ptr().add(first_lane));
+        let biases = job.biases.as_ptr().add(first_lane);
         let finish = match job.target {
             RawTarget::Bytes(to, bounds) => Finish::<L>::Bytes {
                 to,
-                multipliers: L::floats(job.multipliers.add(first_lane)),
-                limits: L::limits(bounds),
+                requantising: Requantising::new(biases, job.multipliers.add(first_lane), bounds),
             },
-            RawTarget::Ints(to) => Finish::Ints(to),
+            RawTarget::Ints(to) => Finish::Ints {
+                to,
+                biases: L::ints(biases),
+            },
         };
         for (pixel, sums) in pixels.zip(sums) {
             let Some(pixel) = pixel else { continue };
             let place = pixel * filters + first_column;
-            let mut totals = L::add_ints(L::ints(sums.as_ptr()), biases);
+            let mut totals = L::ints(sums.as_ptr());
             if let Some(terms) = job.row_terms {
                 totals = L::add_ints(totals, L::same_ints(*terms.get_unchecked(pixel)));
             }
             match finish {
-                Finish::Bytes {
-                    to,
-                    multipliers,
-                    limits,
-                } => {
-                    let numbers = L::multiply(L::floats_of(totals), multipliers);
-                    L::store_first_bytes(numbers, limits, width, to.add(place));
+                Finish::Bytes { to, requantising } => {
+                    requantising.store(totals, width, to.add(place));
                 }
-                Finish::Ints(to) => store_first_ints::<L>(totals, width, to.add(place)),
+                Finish::Ints { to, biases } => {
+                    store_first_ints::<L>(L::add_ints(totals, biases), width, to.add(place));
+                }
             }
         }
     }

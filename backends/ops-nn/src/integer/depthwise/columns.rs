@@ -135,9 +135,7 @@ impl Job<'_> {
             // SAFETY: the caller's promise; lines have weights for each block, and so have biases and multipliers.
             unsafe {
                 let lines = weights.lines.as_ptr().add(block * block_bytes);
-                let biases = L::ints(conv.biases.as_ptr().add(first_channel));
-                let multipliers = L::floats(conv.multipliers.as_ptr().add(first_channel));
-                let limits = L::limits(conv.bounds);
+                let requantising = self.requantising::<L>(first_channel);
                 let count = (channels - first_channel).min(LANES);
 
                 // Columns before the first have wrapped, and are beyond the last.
@@ -157,11 +155,9 @@ impl Job<'_> {
                                 sums = L::add_quads(sums, quads, L::weights(line));
                             }
                         }
-                        let totals = L::add_ints(L::totals(sums), biases);
-                        let numbers = L::multiply(L::floats_of(totals), multipliers);
                         let pixel = (row + n) * output_width + output_column;
                         let result = self.output.add(pixel * channels + first_channel);
-                        L::store_first_bytes(numbers, limits, count, result);
+                        requantising.store(L::totals(sums), count, result);
                     }
 
                     // Columns that the next window sees as well move to its front.
