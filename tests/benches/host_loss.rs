@@ -23,20 +23,18 @@ fn main() -> ExitCode {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::io::{BufRead, BufReader};
-    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-    use std::os::unix::fs::PermissionsExt;
+    use std::net::{IpAddr, Ipv4Addr};
     use std::path::{Path, PathBuf};
-    use std::process::{Child, Command, Stdio};
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    use rustix::process::{Pid, Signal, kill_process};
+    use rustix::process::Signal;
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
     use zbmd_executor::supervise::What;
     use zbmd_executor::{
         Credentials, Engine, Hosts, Isolation, Protection, RunOptions, Tls, TlsFiles, Token,
     };
+    use zbmd_tests::agents::{AgentProcess, token_file};
     use zbmd_tests::child_run;
     use zbmd_tests::losses::{Feed, HARDY, Told, live_with, options, supervised};
     use zbmd_wire::monotonic_ns;
@@ -88,18 +86,6 @@ mod linux {
         _folder: tempfile::TempDir,
     }
 
-    struct AgentProcess {
-        child: Child,
-        address: SocketAddr,
-    }
-
-    impl Drop for AgentProcess {
-        fn drop(&mut self) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-
     pub(super) fn main() {
         let args: Vec<String> = std::env::args()
             .skip(1)
@@ -143,14 +129,10 @@ mod linux {
     impl Bench {
         fn new(lease: Duration) -> Self {
             let folder = tempfile::tempdir().expect("a folder");
-            let token_file = folder.path().join("token");
-            std::fs::write(&token_file, SECRET).expect("written");
-            let owner_only = std::fs::Permissions::from_mode(0o600);
-            std::fs::set_permissions(&token_file, owner_only).expect("its owner may");
             let addresses = [Namespace::HERE, Namespace::THERE].map(IpAddr::from);
             Self {
                 engine: engine(folder.path()),
-                token_file,
+                token_file: token_file(folder.path(), SECRET),
                 files: Authority::new().write(folder.path(), &addresses, Flaw::None),
                 namespace: Namespace::make(),
                 lease,
@@ -160,14 +142,13 @@ mod linux {
 
         /// An agent, in the namespace if there is one.
         fn start_agent(&self) -> AgentProcess {
-            let program = std::env::current_exe().expect("a path");
             let (mut command, ip) = match &self.namespace {
-                Some(namespace) => (namespace.command(&program), Namespace::THERE),
-                None => (Command::new(program), Ipv4Addr::LOCALHOST),
+                Some(namespace) => {
+                    let command = child_run::command_by(|program| namespace.command(program));
+                    (command, Namespace::THERE)
+                }
+                None => (child_run::command(), Ipv4Addr::LOCALHOST),
             };
-            for (name, value) in child_run::command().get_envs() {
-                command.env(name, value.unwrap_or_default());
-            }
             command
                 .args(["agent", "--listen", &format!("{ip}:0"), "--token-file"])
                 .arg(&self.token_file)
@@ -177,13 +158,7 @@ mod linux {
                 .arg(&self.files.key)
                 .arg("--tls-ca")
                 .arg(&self.files.ca);
-            let mut child = command.stderr(Stdio::piped()).spawn().expect("started");
-            let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-            let line = lines.next().expect("a line").expect("text");
-            let address = line.rsplit(' ').next().expect("an address");
-            let address = address.parse().unwrap_or_else(|_| panic!("{line}"));
-            std::thread::spawn(move || lines.for_each(drop));
-            AgentProcess { child, address }
+            AgentProcess::spawn(command)
         }
 
         fn options(&self, agent: &AgentProcess) -> RunOptions {
@@ -220,10 +195,9 @@ mod linux {
                 |_, _| {
                     std::thread::sleep(after);
                     lost_ns.store(monotonic_ns(), Ordering::Relaxed);
-                    let pid = Pid::from_raw(agent.child.id() as i32).expect("a process");
                     match loss {
-                        Loss::Killed => kill_process(pid, Signal::KILL).expect("it is there"),
-                        Loss::Stopped => kill_process(pid, Signal::STOP).expect("it is there"),
+                        Loss::Killed => agent.signal(Signal::KILL),
+                        Loss::Stopped => agent.signal(Signal::STOP),
                         Loss::Cut => self.namespace.as_ref().expect("checked").cut(),
                     }
                 },

@@ -22,7 +22,12 @@ pub fn run_or_test(run: impl FnOnce() -> ExitCode, test: impl FnOnce()) -> ExitC
 
 /// The test itself as `zbmd-run`, without arguments yet.
 pub fn command() -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command_by(|program| Command::new(program))
+}
+
+/// The same by a command that starts the program it is given, such as in a network namespace.
+pub fn command_by(starter: impl FnOnce(&Path) -> Command) -> Command {
+    let mut command = starter(&std::env::current_exe().expect("a path"));
     command.env(RUNNER, "1");
     command
 }

@@ -1,6 +1,8 @@
 //! What the cross-crate tests and benches share: random graphs, an op that hashes its windows, machines, data files.
 
 pub mod actors;
+#[cfg(target_os = "linux")]
+pub mod agents;
 pub mod bundles;
 pub mod chain;
 pub mod child_run;

@@ -20,20 +20,18 @@ fn main() -> ExitCode {
 #[cfg(target_os = "linux")]
 mod linux {
     use std::ffi::OsStr;
-    use std::io::{BufRead, BufReader};
     use std::net::{IpAddr, SocketAddr};
-    use std::os::unix::fs::PermissionsExt;
     use std::path::{Path, PathBuf};
-    use std::process::{Child, Command, Stdio};
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    use rustix::process::{Pid, Signal, kill_process};
+    use rustix::process::Signal;
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
     use zbmd_executor::supervise::What;
     use zbmd_executor::{
         Credentials, Engine, Hosts, Isolation, Protection, RunOptions, Tls, TlsFiles, Token,
     };
+    use zbmd_tests::agents::{self, AgentProcess};
     use zbmd_tests::child_run;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
@@ -121,62 +119,27 @@ mod linux {
         engine
     }
 
-    /// `zbmd-run agent` in a process of its own.
-    struct AgentProcess {
-        child: Child,
-        address: SocketAddr,
+    fn start_agent(token_file: &Path) -> AgentProcess {
+        start_agent_with(token_file, &[])
     }
 
-    impl AgentProcess {
-        fn start(token_file: &Path) -> Self {
-            Self::start_with(token_file, &[])
-        }
-
-        /// Where another one was.
-        fn start_at(token_file: &Path, address: SocketAddr) -> Self {
-            let mut command = child_run::command();
-            command.args(["agent", "--listen", &address.to_string(), "--token-file"]);
-            command.arg(token_file);
-            Self::spawn(command)
-        }
-
-        fn start_with(token_file: &Path, more: &[&OsStr]) -> Self {
-            let mut command = child_run::command();
-            command.args(["agent", "--listen", "127.0.0.1:0", "--token-file"]);
-            command.arg(token_file).args(more);
-            Self::spawn(command)
-        }
-
-        fn spawn(mut command: Command) -> Self {
-            let mut child = command.stderr(Stdio::piped()).spawn().expect("started");
-            let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-            let line = lines.next().expect("a line").expect("text");
-            let address = line.rsplit(' ').next().expect("an address");
-            let address = address.parse().unwrap_or_else(|_| panic!("{line}"));
-            // Nobody keeps it from saying more.
-            std::thread::spawn(move || lines.for_each(drop));
-            Self { child, address }
-        }
-
-        fn signal(&self, signal: Signal) {
-            let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
-            kill_process(pid, signal).expect("it is there");
-        }
+    /// Where another one was.
+    fn start_agent_at(token_file: &Path, address: SocketAddr) -> AgentProcess {
+        let mut command = child_run::command();
+        command.args(["agent", "--listen", &address.to_string(), "--token-file"]);
+        command.arg(token_file);
+        AgentProcess::spawn(command)
     }
 
-    impl Drop for AgentProcess {
-        fn drop(&mut self) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+    fn start_agent_with(token_file: &Path, more: &[&OsStr]) -> AgentProcess {
+        let mut command = child_run::command();
+        command.args(["agent", "--listen", "127.0.0.1:0", "--token-file"]);
+        command.arg(token_file).args(more);
+        AgentProcess::spawn(command)
     }
 
     fn token_file(folder: &Path) -> PathBuf {
-        let path = folder.join("token");
-        std::fs::write(&path, SECRET).expect("written");
-        let owner_only = std::fs::Permissions::from_mode(0o600);
-        std::fs::set_permissions(&path, owner_only).expect("its owner may");
-        path
+        agents::token_file(folder, SECRET)
     }
 
     fn host_options(engine: &Engine, agent: &AgentProcess, lease: Duration) -> RunOptions {
@@ -210,7 +173,7 @@ mod linux {
         let folder = tempfile::tempdir().expect("a folder");
         let engine = engine(folder.path());
         let expected = on_one_host(&engine);
-        let agent = AgentProcess::start(&token_file(folder.path()));
+        let agent = start_agent(&token_file(folder.path()));
         // One agent serves one run after the other; with checksums, payloads are checked on the way.
         for checksums in [false, true] {
             let mut options = host_options(&engine, &agent, LONG_LEASE);
@@ -234,7 +197,7 @@ mod linux {
         let model = MODEL.replace(r#""out": "left:0""#, pins);
         let engine = engine_of(folder.path(), &model);
         let expected = on_one_host(&engine);
-        let agent = AgentProcess::start(&token_file(folder.path()));
+        let agent = start_agent(&token_file(folder.path()));
         let feed = Feed {
             per_s: None,
             ..FEED
@@ -259,7 +222,7 @@ mod linux {
         let expected = on_one_host(&engine);
         let token_file = token_file(folder.path());
         for seed in 0..5u64 {
-            let agent = AgentProcess::start(&token_file);
+            let agent = start_agent(&token_file);
             let options = host_options(&engine, &agent, LONG_LEASE);
             let after = Duration::from_millis(50 + (seed * 7919) % 700);
             let told = live_with(&engine, FEED, options, |_, _| {
@@ -274,7 +237,7 @@ mod linux {
         let folder = tempfile::tempdir().expect("a folder");
         let engine = engine(folder.path());
         let expected = on_one_host(&engine);
-        let agent = AgentProcess::start(&token_file(folder.path()));
+        let agent = start_agent(&token_file(folder.path()));
         let options = host_options(&engine, &agent, Duration::from_millis(300));
         let told = live_with(&engine, FEED, options, |_, _| {
             std::thread::sleep(Duration::from_millis(200));
@@ -298,10 +261,7 @@ mod linux {
         let expected = on_one_host(&engine);
         let addresses = [Namespace::HERE, Namespace::THERE].map(IpAddr::from);
         let files = Authority::new().write(folder.path(), &addresses, Flaw::None);
-        let mut command = namespace.command(&std::env::current_exe().expect("a path"));
-        for (name, value) in child_run::command().get_envs() {
-            command.env(name, value.unwrap_or_default());
-        }
+        let mut command = child_run::command_by(|program| namespace.command(program));
         command
             .args(["agent", "--listen"])
             .arg(format!("{}:0", Namespace::THERE))
@@ -342,7 +302,7 @@ mod linux {
             options(Isolation::Threads),
         );
         for is_killed in [true, false] {
-            let agent = AgentProcess::start(&token_file);
+            let agent = start_agent(&token_file);
             let address = agent.address;
             let options = host_options(&engine, &agent, Duration::from_millis(300));
             let told = live_with(&engine, feed, options, |_, is_over| {
@@ -359,7 +319,7 @@ mod linux {
                     return wait_for_end();
                 }
                 drop(agent);
-                let _again = AgentProcess::start_at(&token_file, address);
+                let _again = start_agent_at(&token_file, address);
                 wait_for_end();
             });
             check_loss(&told, &expected, "lost and back");
@@ -377,7 +337,7 @@ mod linux {
     fn a_wrong_token() {
         let folder = tempfile::tempdir().expect("a folder");
         let engine = engine(folder.path());
-        let agent = AgentProcess::start(&token_file(folder.path()));
+        let agent = start_agent(&token_file(folder.path()));
         let mut options = host_options(&engine, &agent, LONG_LEASE);
         if let Some(hosts) = &mut options.hosts {
             hosts.credentials.token = Token::of(b"another token of the test");
@@ -418,7 +378,7 @@ mod linux {
         let authority = Authority::new();
         for flaw in [Flaw::None, Flaw::Expired] {
             let files = authority.write(folder.path(), &[], flaw);
-            let agent = AgentProcess::start_with(&token_file, &tls_arguments(&files));
+            let agent = start_agent_with(&token_file, &tls_arguments(&files));
             let own_files = authority.write(folder.path(), &[], Flaw::None);
             let tls = Tls::read(&own_files).expect("a certificate");
             let mut options = host_options(&engine, &agent, LONG_LEASE);
@@ -442,7 +402,7 @@ mod linux {
         let folder = tempfile::tempdir().expect("a folder");
         let engine = engine(folder.path());
         let token_file = token_file(folder.path());
-        let agent = AgentProcess::start(&token_file);
+        let agent = start_agent(&token_file);
         let mut options = host_options(&engine, &agent, LONG_LEASE);
         if let Some(hosts) = &mut options.hosts {
             hosts.agents = vec![("right".to_owned(), SocketAddr::from(([192, 0, 2, 1], 7171)))];
