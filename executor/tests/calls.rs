@@ -7,10 +7,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use common::{TestOp, inputs, interpreter, registry, source_firings, verified};
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
+use zbmd_backends::team;
 use zbmd_executor::{CallError, Caller, Engine, EngineError, RunError};
 use zbmd_ir::testing::programs;
 use zbmd_ir::{PlanId, Program};
@@ -137,6 +138,44 @@ fn calls_allocate_nothing() {
     let mut caller = engine.caller().expect("one CPU device");
     let (_, requests) = call_all(&mut caller, &given, 10);
     assert_eq!(requests, 0);
+}
+
+/// Notes on how many cores a kernel may share its work.
+struct CountCores(Arc<AtomicUsize>);
+
+impl Kernel for CountCores {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        self.0.store(team::cores(), Ordering::Relaxed);
+        io.output::<f32>(0).fill(1.0);
+        Ok(())
+    }
+}
+
+#[test]
+fn kernels_share_their_work_on_all_cores_of_the_device() {
+    for core_count in [1, 2, 3] {
+        let seen = Arc::new(AtomicUsize::new(0));
+        let mut registry = registry();
+        let counted = Arc::clone(&seen);
+        let kernel = move |_: &_| -> Arc<dyn Kernel> { Arc::new(CountCores(Arc::clone(&counted))) };
+        registry.add(TestOp("Up", Box::new(kernel)));
+
+        let mut program = programs::chain();
+        let device = program.plans[PlanId(0)].calendars[0].device;
+        program.machine.devices[device].cores = (0..core_count).collect();
+        let engine = Engine::new(verified(program), &registry).expect("known");
+        let mut caller = engine.caller().expect("one CPU device");
+        let tokens = vec![0; named(caller.inputs())[0].1];
+        let mut result = vec![0; named(caller.outputs())[0].1];
+        // Also on another thread than the one that made it.
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| caller.call(&[&tokens], &mut [&mut result]));
+            call.join().expect("no panic").expect("it runs");
+        });
+
+        assert_eq!(seen.load(Ordering::Relaxed), core_count as usize);
+        assert_eq!(team::cores(), 1, "this thread leads nobody");
+    }
 }
 
 #[test]

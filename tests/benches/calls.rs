@@ -1,11 +1,10 @@
 //! Calls of networks on the calling thread beside sessions and other engines, in microseconds for one call.
 //!
-//! `cargo bench -p zbmd-tests --bench calls [-- FILTER]`, for the shared models, and those of the folder that `ZBMD_MODELS`
-//! names. Ours is calibrated, for one CPU device in blocks of one call:
+//! `cargo bench -p zbmd-tests --bench calls [-- FILTER] [THREADS]`, for the shared models, and those of the folder that
+//! `ZBMD_MODELS` names. Ours is calibrated, for one CPU device of as many cores as threads (1 unless said) in blocks of one call:
 //! `call` by `Caller::call`, `session` with tokens pushed and results pulled by another thread, one call after the other.
-//! With `ZBMD_RIVALS` naming a Python that has `onnxruntime`, `openvino`, `MNN` or `ncnn` (with `pnnx`), these run on one
-//! thread by turns with ours, in f32; what
-//! Python adds to a call, some microseconds, is in their times. `ratio` is the median of the turns' ratios of our call to
+//! With `ZBMD_RIVALS` naming a Python that has `onnxruntime`, `openvino`, `MNN` or `ncnn` (with `pnnx`), these run on as many
+//! threads by turns with ours, in f32; what Python adds to a call, some microseconds, is in their times. `ratio` is the median of the turns' ratios of our call to
 //! the quickest of them. The results of calls are compared with the interpreter's, bit by bit.
 
 use std::path::{Path, PathBuf};
@@ -30,6 +29,9 @@ fn main() {
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
+    let (numbers, words): (Vec<&String>, Vec<&String>) =
+        words.iter().partition(|word| word.parse::<usize>().is_ok());
+    let threads = numbers.first().map_or(1, |n| n.parse().expect("a number"));
     let Some(folder) = data::file("models") else {
         return;
     };
@@ -39,11 +41,14 @@ fn main() {
     let shared = NETWORKS.map(|name| (folder.clone(), name.to_owned()));
     for (folder, name) in shared.into_iter().chain(more_models()) {
         if words.iter().all(|word| name.contains(word.as_str())) {
-            print_row(&folder, &name);
+            print_row(&folder, &name, threads);
         }
     }
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("load {}", load.split(' ').next().unwrap_or("unknown"));
+    println!(
+        "{threads} threads, load {}",
+        load.split(' ').next().unwrap_or("unknown")
+    );
 }
 
 /// Folders and names of the models that `ZBMD_MODELS` adds.
@@ -64,9 +69,9 @@ fn more_models() -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-fn print_row(folder: &Path, name: &str) {
+fn print_row(folder: &Path, name: &str, threads: usize) {
     let path = folder.join(format!("{name}.onnx"));
-    let engine = calibrated(&path, name);
+    let engine = calibrated(&path, name, threads);
     let program = engine.program();
     let tokens = model_inputs(folder, name, &program.graph);
     let inputs: Vec<&[u8]> = program
@@ -77,8 +82,9 @@ fn print_row(folder: &Path, name: &str) {
     let mut caller = engine.caller().expect("one CPU device");
     check_bits(&engine, &mut caller, &inputs, folder, name);
 
-    let mut rivals: Vec<Option<RivalProcess>> =
-        ENGINES.map(|engine| start_rival(engine, &path)).into();
+    let mut rivals: Vec<Option<RivalProcess>> = ENGINES
+        .map(|engine| start_rival(engine, &path, threads))
+        .into();
     let calls = (TURN_SECONDS / call_seconds(&mut caller, &inputs, 5)).ceil() as u64;
     let mut call_times = Vec::new();
     let mut session_times = Vec::new();
@@ -112,9 +118,12 @@ fn print_row(folder: &Path, name: &str) {
     println!(" {:>7}", ratio.unwrap_or_else(|| "-".to_owned()));
 }
 
-/// The model for one CPU device, with costs and variants as measured now.
-fn calibrated(path: &Path, name: &str) -> Engine {
-    let mut options = call_options(name, MachineChoice::Uniform(1));
+/// The model for one CPU device of so many cores, with costs and variants as measured now.
+fn calibrated(path: &Path, name: &str, cores: usize) -> Engine {
+    let mut machine = zbmd_compiler::machine::detect_in_teams(cores);
+    machine.devices.truncate(1);
+    machine.links.clear();
+    let mut options = call_options(name, MachineChoice::Given(machine));
     let how = CalibrateOptions {
         block: Some(1),
         ..CalibrateOptions::default()
@@ -194,12 +203,13 @@ fn session_seconds(engine: &Engine, inputs: &[&[u8]], calls: u64) -> f64 {
     seconds
 }
 
-fn start_rival(engine: &str, path: &Path) -> Option<RivalProcess> {
+fn start_rival(engine: &str, path: &Path, threads: usize) -> Option<RivalProcess> {
     let mut command = Command::new(std::env::var_os("ZBMD_RIVALS")?);
     command
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/calls_rival.py"))
         .arg(engine)
         .arg(path)
+        .arg(threads.to_string())
         .stderr(Stdio::null());
     let mut rival = RivalProcess::start(&mut command).expect("ZBMD_RIVALS can be run");
     (rival.answer() == "ready").then_some(rival)

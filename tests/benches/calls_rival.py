@@ -1,5 +1,5 @@
-"""Times calls of an ONNX model, one at a time, on one thread: calls_rival.py ENGINE MODEL, with ENGINE ort, openvino, mnn or
-ncnn. The last two convert the model by `mnnconvert` and `pnnx`, which lie beside the Python.
+"""Times calls of an ONNX model, one at a time: calls_rival.py ENGINE MODEL THREADS, with ENGINE ort, openvino, mnn or ncnn,
+on so many threads. The last two convert the model by `mnnconvert` and `pnnx`, which lie beside the Python.
 
 Says "ready" once the model is loaded; then each line of the standard input is a number of calls, and the answer the
 seconds of one of them. Inputs and outputs stay where the engine wants them, so that as little as can be is Python's.
@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-engine, path = sys.argv[1], sys.argv[2]
+engine, path, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
 stem = path[: -len(".onnx")]
 sizes = {"batch": 1, "sequence": 576}
 
@@ -33,7 +33,7 @@ def ort_call():
 
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
     for i, value in enumerate(session.get_inputs()):
@@ -66,7 +66,7 @@ def openvino_call():
         model,
         "CPU",
         {
-            "INFERENCE_NUM_THREADS": 1,
+            "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
             # Some processors would make it bf16.
@@ -122,7 +122,7 @@ def mnn_call():
     tool = os.path.join(os.path.dirname(sys.executable), "mnnconvert")
     converted([tool, "-f", "ONNX", "--modelFile", plain, "--MNNModel", there, "--bizCode", "x"])
     net = MNN.Interpreter(there)
-    session = net.createSession({"numThread": 1, "precision": "high", "backend": "CPU"})
+    session = net.createSession({"numThread": threads, "precision": "high", "backend": "CPU"})
     kinds = {np.dtype(np.float32): MNN.Halide_Type_Float, np.dtype(np.int32): MNN.Halide_Type_Int}
     for name, feed in feeds:
         net.resizeTensor(net.getSessionInput(session, name), feed.shape)
@@ -148,7 +148,7 @@ def ncnn_call():
     shapes = ",".join(f"{list(feed.shape)}{types[feed.dtype]}".replace(" ", "") for _, feed in feeds)
     converted([tool, plain, f"inputshape={shapes}"])
     net = ncnn.Net()
-    net.opt.num_threads = 1
+    net.opt.num_threads = threads
     net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_bf16_storage = False
     stem = plain[: -len(".onnx")]
     if net.load_param(stem + ".ncnn.param") != 0 or net.load_model(stem + ".ncnn.bin") != 0:

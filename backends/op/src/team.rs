@@ -10,7 +10,6 @@
 )]
 
 use std::cell::{Cell, UnsafeCell};
-use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -69,37 +68,30 @@ thread_local! {
     static SIZE: Cell<usize> = const { Cell::new(1) };
 }
 
-/// Helpers of the thread that made them.
-pub struct Team {
+/// Threads that help whichever thread leads them: with what leads, they are a team.
+pub struct Helpers {
     shared: Arc<Shared>,
-    helpers: Vec<JoinHandle<()>>,
-    /// It is the thread's that made it.
-    _here: PhantomData<*const ()>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-impl std::fmt::Debug for Team {
+impl std::fmt::Debug for Helpers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Team")
-            .field("helpers", &self.helpers.len())
+        f.debug_struct("Helpers")
+            .field("threads", &self.threads.len())
             .finish_non_exhaustive()
     }
 }
 
-impl Team {
-    /// Makes this thread the leader of a team of `cores`, itself among them; each helper calls `begin` with its number,
-    /// from 1, before anything else, for example to tie itself to its core. Kernels called by this thread share their
-    /// work until the team is dropped.
+impl Helpers {
+    /// Helpers for a team of `cores`, one fewer than those; each calls `begin` with its number, from 1, before anything
+    /// else, for example to tie itself to its core.
     ///
     /// # Errors
     /// If a thread cannot be started.
-    ///
-    /// # Panics
-    /// If this thread leads a team already.
-    pub fn lead(
+    pub fn start(
         cores: usize,
         begin: impl Fn(usize) + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
-        assert!(LED.get().is_null(), "this thread leads a team already");
         let nothing: &'static (dyn Fn(usize) + Sync) = &|_| {};
         let shared = Arc::new(Shared {
             gate: Padded(AtomicU64::new(0)),
@@ -115,10 +107,11 @@ impl Team {
             }),
         });
         let begin = Arc::new(begin);
-        let mut team = Self {
+
+        // From here on dropping it ends the threads that were started.
+        let mut helpers = Self {
             shared: Arc::clone(&shared),
-            helpers: Vec::new(),
-            _here: PhantomData,
+            threads: Vec::new(),
         };
         for number in 1..cores {
             let shared = Arc::clone(&shared);
@@ -126,20 +119,91 @@ impl Team {
             let name = thread::current()
                 .name()
                 .map_or_else(String::new, |n| format!("{n} +{number}"));
-            team.helpers
-                .push(thread::Builder::new().name(name).spawn(move || {
-                    begin(number);
-                    help(&shared);
-                })?);
+            let helper = thread::Builder::new().name(name).spawn(move || {
+                begin(number);
+                help(&shared);
+            })?;
+            helpers.threads.push(helper);
         }
-        let threads = team.helpers.iter().map(|h| h.thread().clone()).collect();
+
+        let threads = helpers.threads.iter().map(|h| h.thread().clone());
         // Set once, here.
-        let _ = team.shared.helpers.set(threads);
-        if cores > 1 {
-            LED.set(Arc::as_ptr(&team.shared));
-            SIZE.set(cores);
+        let _ = shared.helpers.set(threads.collect());
+        Ok(helpers)
+    }
+
+    /// Calls `f`, whose kernels share their work with the helpers. A team that this thread leads already rests meanwhile.
+    pub fn lead<T>(&mut self, f: impl FnOnce() -> T) -> T {
+        let _leading = Leading::begin(self);
+        f()
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for helper in self.threads.drain(..) {
+            helper.thread().unpark();
+            // It has nothing to tell: panics were passed on when they came.
+            let _ = helper.join();
         }
-        Ok(team)
+    }
+}
+
+/// While it is there, this thread leads helpers. It stays on the thread that made it.
+#[derive(Debug)]
+struct Leading {
+    /// The team and the number of cores that the thread had before.
+    before: (*const Shared, usize),
+}
+
+impl Leading {
+    /// The helpers must outlive what this gives, and so must the team that the thread leads now, if it leads one.
+    fn begin(helpers: &Helpers) -> Self {
+        let before = (LED.get(), SIZE.get());
+        if !helpers.threads.is_empty() {
+            LED.set(Arc::as_ptr(&helpers.shared));
+            SIZE.set(helpers.threads.len() + 1);
+        }
+        Self { before }
+    }
+}
+
+impl Drop for Leading {
+    fn drop(&mut self) {
+        let (led, size) = self.before;
+        LED.set(led);
+        SIZE.set(size);
+    }
+}
+
+/// Helpers of the thread that made them.
+#[derive(Debug)]
+pub struct Team {
+    /// Before the helpers, which are dropped after it.
+    _leading: Leading,
+    _helpers: Helpers,
+}
+
+impl Team {
+    /// Makes this thread the leader of a team of `cores`, itself among them; for `begin` see [`Helpers::start`]. Kernels
+    /// called by this thread share their work until the team is dropped.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    ///
+    /// # Panics
+    /// If this thread leads a team already.
+    pub fn lead(
+        cores: usize,
+        begin: impl Fn(usize) + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        assert!(LED.get().is_null(), "this thread leads a team already");
+        let helpers = Helpers::start(cores, begin)?;
+        Ok(Self {
+            _leading: Leading::begin(&helpers),
+            _helpers: helpers,
+        })
     }
 
     /// A team of a device's cores; `None` where it has one, or threads cannot be started: kernels take longer then, and
@@ -177,21 +241,6 @@ fn pin(cores: &[u32]) -> bool {
 #[cfg(not(all(target_os = "linux", not(miri))))]
 fn pin(_cores: &[u32]) -> bool {
     false
-}
-
-impl Drop for Team {
-    fn drop(&mut self) {
-        if LED.get() == Arc::as_ptr(&self.shared) {
-            LED.set(std::ptr::null());
-            SIZE.set(1);
-        }
-        self.shared.stop.store(true, Ordering::SeqCst);
-        for helper in self.helpers.drain(..) {
-            helper.thread().unpark();
-            // It has nothing to tell: panics were passed on when they came.
-            let _ = helper.join();
-        }
-    }
 }
 
 /// Cores that share the work of this thread's calls, itself among them.
@@ -375,12 +424,28 @@ mod tests {
     }
 
     #[test]
+    fn helpers_are_led_from_any_thread_one_after_the_other() {
+        let mut helpers = Helpers::start(2, |_| ()).expect("threads");
+        for _ in 0..3 {
+            thread::scope(|scope| {
+                let led = scope.spawn(|| helpers.lead(|| (cores(), squares(5))));
+                assert_eq!(led.join().expect("no panic"), (2, vec![1, 2, 5, 10, 17]));
+            });
+        }
+
+        // A team within a team.
+        let _team = Team::lead(3, |_| ()).expect("threads");
+        assert_eq!(helpers.lead(cores), 2);
+        assert_eq!((cores(), squares(3)), (3, vec![1, 2, 5]));
+    }
+
+    #[test]
     fn sleepers_wake_up_and_parts_may_be_split() {
         let begun = Arc::new(AtomicUsize::new(0));
         let numbers = Arc::clone(&begun);
         let team = Team::lead(3, move |n| _ = numbers.fetch_add(n, Ordering::SeqCst));
         let team = team.expect("threads");
-        while team.shared.sleeping.load(Ordering::SeqCst) < 2 {
+        while team._helpers.shared.sleeping.load(Ordering::SeqCst) < 2 {
             thread::yield_now();
         }
         assert_eq!(

@@ -1,9 +1,10 @@
-//! Calls: a program on one CPU device whose calendar the calling thread runs itself, a block at a time. No thread is
-//! started, woken or waited for; what comes in and goes out is copied once.
+//! Calls: a program on one CPU device whose calendar the calling thread runs itself, a block at a time. What comes in and
+//! goes out is copied once.
 
 use std::sync::Arc;
 
 use zbmd_ir::{ActorId, DeviceId, Plan, State, has_live};
+use zbmd_op::team::Helpers;
 
 use crate::error::{CallError, EngineError};
 use crate::program::{Engine, LoadedProgram};
@@ -30,8 +31,11 @@ impl Engine {
 /// all sinks. One call goes on from the states that the one before it left.
 ///
 /// For short programs, such as small networks, whose blocks take less time than waking another thread. Compiled with
-/// `--devices 1 --block 1` a call is one iteration. Nothing is supervised or recorded. A device with several cores uses the
-/// calling thread's only.
+/// `--devices 1 --block 1` a call is one iteration. Nothing is supervised or recorded.
+///
+/// On a device with one core no thread is started, woken or waited for. On one with several, a thread for each further core
+/// lives as long as the caller and shares the work of long kernels; it spins for some tens of microseconds behind each and
+/// then sleeps. It is waited for only where it has begun a part, so a call never takes longer for a helper that sleeps.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,6 +50,8 @@ impl Engine {
 pub struct Caller {
     loaded: Arc<LoadedProgram>,
     worker: PreparedWorker,
+    /// Threads for the device's cores but the first.
+    helpers: Helpers,
     sources: Vec<CallPort<Producer>>,
     sinks: Vec<CallPort<Consumer>>,
     /// Whether a call has failed: what it left behind is no state of the program.
@@ -113,9 +119,14 @@ impl Caller {
             wiring: None,
         };
         let worker = host::prepare(&loaded, job)?;
+        let core_count = loaded.program.machine.devices[device].cores.len();
+        let helpers = Helpers::start(core_count, |_| ()).map_err(|error| EngineError::Call {
+            why: format!("no thread can be started for its device's other cores: {error}"),
+        })?;
         Ok(Self {
             loaded,
             worker,
+            helpers,
             sources,
             sinks,
             has_failed: false,
@@ -154,7 +165,7 @@ impl Caller {
             // Never closed, and empty after every call: it takes all.
             let _ = port.queue.write(tokens);
         }
-        let run_result = self.worker.run_block(&self.loaded);
+        let run_result = self.helpers.lead(|| self.worker.run_block(&self.loaded));
         run_result.map_err(|report| CallError::Failed(report.run_error()))?;
         for (port, tokens) in self.sinks.iter_mut().zip(outputs) {
             port.queue.read(tokens);
