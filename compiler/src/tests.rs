@@ -6,6 +6,7 @@ mod hostile;
 mod modes;
 mod mutate;
 mod onnx;
+mod onnx_passes;
 mod quantised;
 mod rendered;
 mod sequences;

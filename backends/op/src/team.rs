@@ -274,6 +274,31 @@ pub fn share(work: usize, all: usize, tile: usize, f: &(dyn Fn(Range<usize>) + S
     });
 }
 
+/// Calls `f` with stretches of `all` that lie side by side, and with the number of the first chunk of each: as [`share`]
+/// does, with as much `work` in all. Each stretch is a number of chunks of `chunk` elements, but for the last, which may end
+/// with a shorter one.
+pub fn share_slice<T: Send>(
+    work: usize,
+    all: &mut [T],
+    chunk: usize,
+    f: &(dyn Fn(usize, &mut [T]) + Sync),
+) {
+    struct Start<T>(*mut T);
+    // SAFETY: stretches have no element in common, and elements may be sent.
+    unsafe impl<T: Send> Sync for Start<T> {}
+
+    let length = all.len();
+    let start = &Start(all.as_mut_ptr());
+    let chunk = chunk.max(1);
+    share(work, length.div_ceil(chunk), 1, &|chunks| {
+        let first = chunks.start * chunk;
+        let end = (chunks.end * chunk).min(length);
+        // SAFETY: within the slice, which this function has for itself; no two parts have a chunk in common.
+        let stretch = unsafe { std::slice::from_raw_parts_mut(start.0.add(first), end - first) };
+        f(chunks.start, stretch);
+    });
+}
+
 /// Leads again, also after a panic.
 struct Again(*const Shared);
 
@@ -437,6 +462,24 @@ mod tests {
         let _team = Team::lead(3, |_| ()).expect("threads");
         assert_eq!(helpers.lead(cores), 2);
         assert_eq!((cores(), squares(3)), (3, vec![1, 2, 5]));
+    }
+
+    #[test]
+    fn slices_are_shared_by_chunks() {
+        for cores in [1, 2, 3] {
+            let _team = Team::lead(cores, |_| ()).expect("threads");
+            for (length, chunk) in [(0, 4), (1, 4), (103, 5), (100, 1), (8, 100), (64, 0)] {
+                let mut all = vec![0; length];
+                share_slice(WORTHWHILE, &mut all, chunk, &|first, stretch| {
+                    let chunks = stretch.chunks_mut(chunk.max(1));
+                    for (number, elements) in chunks.enumerate() {
+                        elements.fill(first + number + 1);
+                    }
+                });
+                let want: Vec<usize> = (0..length).map(|i| i / chunk.max(1) + 1).collect();
+                assert_eq!(all, want, "{length} in chunks of {chunk} on {cores} cores");
+            }
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ use by_integer;
 const INTS: [DType; 5] = [DType::I8, DType::U8, DType::I16, DType::I32, DType::I64];
 
 /// Elementwise of one type into another.
-fn map_plan<A: Num, B: bytemuck::Pod>(
+fn map_plan<A: Num, B: bytemuck::Pod + Send>(
     out: TokenType,
     f: impl Fn(A) -> B + Send + Sync + Copy + 'static,
 ) -> Plan {

@@ -1,13 +1,17 @@
 //! Shapes, strides and walks over tensors. Knows no op and no element type.
 
-use zbmd_op::OpError;
+use std::ops::Range;
+
 use zbmd_op::simd::{self, Isa, Loop};
+use zbmd_op::{OpError, team};
 
 use super::cx::{Cx, volume};
 use super::turn::{SIDE, turn};
 
 /// Dimensions of a walk after merging: more than any token has.
 const MAX_WALK: usize = 20;
+/// Elements at whose multiples long runs are cut for several cores: whole lines of the cache of any type.
+pub(crate) const CUT: usize = 64;
 
 /// Strides of a dense tensor, in elements.
 pub(crate) fn strides(dims: &[usize]) -> Vec<usize> {
@@ -151,7 +155,7 @@ impl<const K: usize> Walk<K> {
         if self.empty {
             return;
         }
-        let mut position = self.first_run();
+        let mut position = self.first_run(0);
         loop {
             f(position.done, position.operands);
             if !self.advance(&mut position) {
@@ -160,13 +164,49 @@ impl<const K: usize> Walk<K> {
         }
     }
 
-    /// The first run.
+    /// Calls `f` with parts of the walk and what they write of the result, on all cores of this thread's team where that is
+    /// worth it: `cost` is what an element takes, in multiplications in vectors. A walk that is one run is cut at multiples of
+    /// `cut` elements.
+    pub(crate) fn share<T: Send>(
+        &self,
+        cost: usize,
+        cut: usize,
+        result: &mut [T],
+        f: &(dyn Fn(WalkPart<'_, K>, &mut [T]) + Sync),
+    ) {
+        if self.empty {
+            return;
+        }
+        let chunk = match self.outer.first() {
+            Some((steps, _)) => result.len() / steps,
+            None => cut,
+        };
+        team::share_slice(cost * result.len(), result, chunk, &|first, stretch| {
+            let part = WalkPart {
+                walk: self,
+                first,
+                offset: first * chunk,
+                elements: stretch.len(),
+            };
+            f(part, stretch);
+        });
+    }
+
+    /// The first run of a step of the slowest outer dimension.
     #[inline(never)]
-    fn first_run(&self) -> WalkPosition<K> {
+    fn first_run(&self, step: usize) -> WalkPosition<K> {
+        let mut counts = [0; MAX_WALK];
+        let mut operands = self.start.map(|start| start as usize);
+        if let Some((_, steps)) = self.outer.first() {
+            counts[0] = step;
+            for (place, &stride) in operands.iter_mut().zip(steps) {
+                *place = place.wrapping_add_signed(stride * step as isize);
+            }
+        }
         WalkPosition {
-            counts: [0; MAX_WALK],
+            counts,
             done: 0,
-            operands: self.start.map(|start| start as usize),
+            operands,
         }
     }
 
@@ -204,11 +244,55 @@ struct WalkPosition<const K: usize> {
     operands: [usize; K],
 }
 
+/// Some of the runs of a walk, or a piece of its only one.
+pub(crate) struct WalkPart<'a, const K: usize> {
+    walk: &'a Walk<K>,
+    /// The first step of the slowest outer dimension, where there is one.
+    first: usize,
+    /// Elements of the result before the part, and in it.
+    offset: usize,
+    elements: usize,
+}
+
+impl<const K: usize> WalkPart<'_, K> {
+    /// Calls `f` with where each run lies in the part's stretch of the result, with the place in each operand at which the run
+    /// begins, and with how many of its elements were cut off before.
+    #[inline]
+    pub(crate) fn each(&self, mut f: impl FnMut(Range<usize>, [usize; K], usize)) {
+        let walk = self.walk;
+        let mut position = walk.first_run(self.first);
+        if walk.outer.is_empty() {
+            return f(0..self.elements, position.operands, self.offset);
+        }
+        while position.done < self.elements {
+            f(
+                position.done..position.done + walk.inner,
+                position.operands,
+                0,
+            );
+            walk.advance(&mut position);
+        }
+    }
+}
+
+/// What an element of a copy takes, in multiplications in vectors.
+const COPY_COST: usize = 16;
+
 /// A copy of a tensor whose elements lie elsewhere: transposition, slices, repetition.
 #[derive(Clone, Debug)]
 pub(crate) struct Strided {
+    /// A run is a square of a transposition, if there is one.
     walk: Walk<1>,
+    square: Option<SquareSize>,
     size: usize,
+}
+
+/// The last two dimensions of a transposition.
+#[derive(Clone, Copy, Debug)]
+struct SquareSize {
+    columns: usize,
+    /// From a column to the next in the operand, where rows lie side by side.
+    step: usize,
 }
 
 impl Strided {
@@ -219,10 +303,21 @@ impl Strided {
         start: isize,
         size: usize,
     ) -> Result<Self, OpError> {
-        Ok(Self {
-            walk: Walk::new(dims, [strides], [start])?,
-            size,
-        })
+        let mut walk = Walk::new(dims, [strides], [start])?;
+        // Runs of a transposition are short or far apart: two dimensions at a time, in squares that fit the cache.
+        let mut square = None;
+        if let Some(&(rows, [1])) = walk.outer.last()
+            && walk.step[0] > 1
+            && walk.inner >= 2
+        {
+            square = Some(SquareSize {
+                columns: walk.inner,
+                step: walk.step[0] as usize,
+            });
+            walk.outer.pop();
+            walk.inner *= rows;
+        }
+        Ok(Self { walk, square, size })
     }
 
     pub(crate) fn run(&self, x: &[u8], y: &mut [u8]) {
@@ -234,7 +329,7 @@ impl Strided {
         }
     }
 
-    fn typed<T: bytemuck::Pod>(&self, x: &[u8], y: &mut [u8]) {
+    fn typed<T: bytemuck::Pod + Send + Sync>(&self, x: &[u8], y: &mut [u8]) {
         // Complex elements are aligned to 4 bytes only, so 8-byte ones may not be cast.
         let (Ok(x), Ok(y)) = (
             bytemuck::try_cast_slice::<u8, T>(x),
@@ -242,88 +337,36 @@ impl Strided {
         ) else {
             return;
         };
-        let Walk {
-            inner,
-            step: [step],
-            ..
-        } = self.walk;
-        // Runs of a transposition are short or far apart: two dimensions at a time, in squares that fit the cache.
-        if let Some(&(rows, [1])) = self.walk.outer.last()
-            && step > 1
-            && inner >= 2
-        {
-            self.walk.squares().each(|to, from| {
-                transpose(&x[from..], &mut y[to..], rows, inner, step as usize);
+        if let Some(SquareSize { columns, step }) = self.square {
+            let cut = SIDE * columns;
+            self.walk.share(COPY_COST, cut, y, &|part, y| {
+                part.each(|to, [from], offset| {
+                    let rows = to.len() / columns;
+                    let x = &x[from + offset / columns..];
+                    transpose(x, &mut y[to], rows, columns, step);
+                });
             });
             return;
         }
-        self.walk.each(|to, [from]| {
-            let y = &mut y[to..to + inner];
-            match step {
-                1 => y.copy_from_slice(&x[from..from + inner]),
-                0 => y.fill(x[from]),
-                _ => {
-                    let mut at = from as isize;
-                    for y in y {
-                        *y = x[at as usize];
-                        at += step;
+
+        let [step] = self.walk.step;
+        self.walk.share(COPY_COST, CUT, y, &|part, y| {
+            part.each(|to, [from], offset| {
+                let y = &mut y[to];
+                let first = from.wrapping_add_signed(offset as isize * step);
+                match step {
+                    1 => y.copy_from_slice(&x[first..first + y.len()]),
+                    0 => y.fill(x[first]),
+                    _ => {
+                        let mut at = first as isize;
+                        for y in y {
+                            *y = x[at as usize];
+                            at += step;
+                        }
                     }
                 }
-            }
+            });
         });
-    }
-}
-
-/// A walk without its last outer dimension, which squares cover. Holds no memory of its own.
-struct Squares<'a> {
-    outer: &'a [(usize, [isize; 1])],
-    each: usize,
-    start: isize,
-    empty: bool,
-}
-
-impl Walk<1> {
-    fn squares(&self) -> Squares<'_> {
-        let (last, outer) = match self.outer.split_last() {
-            Some((last, outer)) => (last.0, outer),
-            None => (1, &[][..]),
-        };
-        Squares {
-            outer,
-            each: last * self.inner,
-            start: self.start[0],
-            empty: self.empty,
-        }
-    }
-}
-
-impl Squares<'_> {
-    fn each(&self, mut f: impl FnMut(usize, usize)) {
-        if self.empty {
-            return;
-        }
-        let mut count = [0_usize; MAX_WALK];
-        let mut at = self.start;
-        let mut done = 0;
-        loop {
-            f(done, at as usize);
-            done += self.each;
-            let mut d = self.outer.len();
-            loop {
-                if d == 0 {
-                    return;
-                }
-                d -= 1;
-                let (dim, [step]) = self.outer[d];
-                count[d] += 1;
-                at += step;
-                if count[d] < dim {
-                    break;
-                }
-                count[d] = 0;
-                at -= step * dim as isize;
-            }
-        }
     }
 }
 
@@ -343,9 +386,6 @@ pub(crate) fn transpose<T: bytemuck::Pod>(
         step,
     });
 }
-
-/// Planes of an image of red, green and blue.
-const COLOURS: usize = 3;
 
 /// What [`transpose`] does.
 struct Square<'a, T> {
@@ -367,14 +407,12 @@ impl<T: bytemuck::Pod> Loop for Square<'_, T> {
             columns,
             step,
         } = self;
-        if columns == COLOURS {
-            // Planes of colours: whole pixels at once.
-            let [red, green, blue] = [0, 1, 2].map(|c| &x[c * step..][..rows]);
-            let planes = red.iter().zip(green).zip(blue);
-            for (y, ((&red, &green), &blue)) in y.as_chunks_mut().0.iter_mut().zip(planes) {
-                *y = [red, green, blue];
-            }
-            return;
+        // Planes of colours, and channels of a few groups: whole pixels at once.
+        match columns {
+            2 => return interleave::<T, 2>(x, y, rows, step),
+            3 => return interleave::<T, 3>(x, y, rows, step),
+            4 => return interleave::<T, 4>(x, y, rows, step),
+            _ => {}
         }
         if columns < SIDE {
             for c in 0..columns {
@@ -402,6 +440,21 @@ impl<T: bytemuck::Pod> Loop for Square<'_, T> {
                 }
             }
         }
+    }
+}
+
+/// The transposition of few columns.
+#[inline(always)]
+fn interleave<T: bytemuck::Pod, const COLUMNS: usize>(
+    x: &[T],
+    y: &mut [T],
+    rows: usize,
+    step: usize,
+) {
+    let columns: [&[T]; COLUMNS] = std::array::from_fn(|c| &x[c * step..][..rows]);
+    let y = &mut y.as_chunks_mut::<COLUMNS>().0[..rows];
+    for (r, y) in y.iter_mut().enumerate() {
+        *y = std::array::from_fn(|c| columns[c][r]);
     }
 }
 

@@ -9,8 +9,8 @@ use zbmd_ir::DType;
 use super::cx::{Cx, FLOATS, FloatBody, Plan, Planned, Tensors, token, volume};
 use super::index::{Walk, broadcast};
 use super::num::Float;
-use zbmd_op::OpError;
 use zbmd_op::simd::{self, CHAINS, Isa, Loop, fold_chains};
+use zbmd_op::{OpError, team};
 
 pub(super) use axes::{LpNormSpec, MEAN_VARIANCE_EPSILON, MeanVarianceSpec, lp, mean_variance};
 pub(super) use determinant::det;
@@ -175,6 +175,9 @@ impl FloatBody for BatchNorm {
     }
 }
 
+/// What an element of a layer normalisation takes, in multiplications in vectors.
+const LAYER_NORM_COST: usize = 64;
+
 /// Layer and RMS normalisation: over all dimensions from an axis on.
 pub(super) struct LayerNormSpec {
     /// Whether the mean stays.
@@ -210,7 +213,6 @@ pub(super) fn layer(cx: &Cx<'_>, spec: &LayerNormSpec) -> Planned {
         })
         .collect();
     let body = LayerNorm {
-        rows: volume(outer_dims),
         row_length: volume(row_dims),
         epsilon: spec.epsilon,
         is_rms: spec.is_rms,
@@ -234,7 +236,6 @@ fn row_walk(cx: &Cx<'_>, i: usize, row_dims: &[usize]) -> Result<Option<Walk<1>>
 }
 
 struct LayerNorm {
-    rows: usize,
     row_length: usize,
     epsilon: f64,
     is_rms: bool,
@@ -295,45 +296,76 @@ impl<F: Float> Loop for Moments<'_, F> {
     }
 }
 
-/// A row normalised, then scaled and shifted by rows of its own length.
-struct ScaledRow<'a, F> {
+/// Rows normalised, then scaled and shifted. All of them in one loop, so that a processor begins with the next one's sums while
+/// it waits for this one's.
+struct NormalisedRows<'a, F> {
+    norm: &'a LayerNorm,
     input: &'a [F],
     output: &'a mut [F],
-    mean: F,
-    inverse_deviation: F,
-    scale: Option<&'a [F]>,
-    bias: Option<&'a [F]>,
+    scale: Option<RowParameter<'a, F>>,
+    bias: Option<RowParameter<'a, F>>,
 }
 
-impl<F: Float> Loop for ScaledRow<'_, F> {
+impl<F: Float> Loop for NormalisedRows<'_, F> {
     type Out = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self, _: Isa<FMA>) {
-        let Self {
-            input,
-            output,
-            mean,
-            inverse_deviation,
-            scale,
-            bias,
-        } = self;
-        for (y, &x) in output.iter_mut().zip(input) {
-            *y = (x - mean) * inverse_deviation;
+    fn run<const FMA: bool>(self, isa: Isa<FMA>) {
+        let row_length = self.norm.row_length.max(1);
+        let rows = self.input.chunks_exact(row_length);
+        for (row, output) in rows.zip(self.output.chunks_exact_mut(row_length)) {
+            let RowScale {
+                mean,
+                inverse_deviation,
+            } = self.norm.moments(row).run(isa);
+            let (mean, inverse_deviation) = (F::of(mean), F::of(inverse_deviation));
+            let normalised = |x: F| (x - mean) * inverse_deviation;
+
+            if let (Some(RowParameter::Whole(scale)), Some(RowParameter::Whole(bias))) =
+                (self.scale, self.bias)
+            {
+                let parameters = scale.iter().zip(bias);
+                for ((y, &x), (&s, &b)) in output.iter_mut().zip(row).zip(parameters) {
+                    *y = normalised(x) * s + b;
+                }
+                continue;
+            }
+            for (y, &x) in output.iter_mut().zip(row) {
+                *y = normalised(x);
+            }
+            join_parameter(output, self.scale, |y, s| y * s);
+            join_parameter(output, self.bias, |y, b| y + b);
         }
-        if let Some(scale) = scale {
-            output.iter_mut().zip(scale).for_each(|(y, &s)| *y = *y * s);
-        }
-        if let Some(bias) = bias {
-            output.iter_mut().zip(bias).for_each(|(y, &b)| *y += b);
-        }
+    }
+}
+
+/// Joins each element of a row with a parameter, if there is one.
+#[inline(always)]
+fn join_parameter<F: Float>(
+    row: &mut [F],
+    parameter: Option<RowParameter<'_, F>>,
+    join: impl Fn(F, F) -> F,
+) {
+    match parameter {
+        Some(RowParameter::Whole(elements)) => row
+            .iter_mut()
+            .zip(elements)
+            .for_each(|(y, &p)| *y = join(*y, p)),
+        Some(RowParameter::Spread(walk, elements)) => walk.each(|to, [from]| {
+            for i in 0..walk.inner {
+                let parameter = elements[from + i * walk.step[0] as usize];
+                row[to + i] = join(row[to + i], parameter);
+            }
+        }),
+        None => {}
     }
 }
 
 impl FloatBody for LayerNorm {
     fn run<F: Float>(&self, tensors: &mut Tensors<'_>) {
         let input = tensors.get::<F>(0);
-        let scale = tensors.opt::<F>(1);
-        let bias = tensors.opt::<F>(2);
+        let walks = [&self.scale_walk, &self.bias_walk].map(Option::as_ref);
+        let [scale, bias] =
+            [0, 1].map(|k| RowParameter::of(walks[k], tensors.opt::<F>(1 + k), self.row_length));
         let [wants_result, wants_means, wants_deviations] = self.wants;
         // Only outputs that are wanted have a number.
         let means_output = usize::from(wants_result);
@@ -342,55 +374,58 @@ impl FloatBody for LayerNorm {
         let means = tensors.out_if::<f32>(wants_means, means_output);
         let deviations = tensors.out_if::<f32>(wants_deviations, deviations_output);
 
-        // Parameters of the rows' own shape need no walk.
-        let is_whole = |parameters: &&[F]| parameters.len() == self.row_length;
-        let spread_scale = self.scale_walk.as_ref().zip(scale.filter(|p| !is_whole(p)));
-        let spread_bias = self.bias_walk.as_ref().zip(bias.filter(|p| !is_whole(p)));
-
-        for r in 0..self.rows {
+        let row_length = self.row_length.max(1);
+        for r in 0..means.len().max(deviations.len()) {
             let row = &input[r * self.row_length..][..self.row_length];
-            let row_scale = simd::dispatch_widest(Moments {
-                row,
-                is_rms: self.is_rms,
-                epsilon: self.epsilon,
-            });
+            let row_scale = simd::dispatch_widest(self.moments(row));
             if let Some(mean) = means.get_mut(r) {
                 *mean = row_scale.mean as f32;
             }
             if let Some(deviation) = deviations.get_mut(r) {
                 *deviation = row_scale.inverse_deviation as f32;
             }
-
-            let row_range = r * self.row_length..(r + 1) * self.row_length;
-            let Some(row_output) = output.get_mut(row_range) else {
-                continue;
-            };
-            simd::dispatch_widest(ScaledRow {
-                input: row,
-                output: row_output,
-                mean: F::of(row_scale.mean),
-                inverse_deviation: F::of(row_scale.inverse_deviation),
-                scale: scale.filter(is_whole),
-                bias: bias.filter(is_whole),
-            });
-            if let Some((walk, scale)) = spread_scale {
-                spread(walk, row_output, scale, |y, s| y * s);
-            }
-            if let Some((walk, bias)) = spread_bias {
-                spread(walk, row_output, bias, |y, b| y + b);
-            }
         }
+
+        let work = LAYER_NORM_COST * output.len();
+        team::share_slice(work, output, row_length, &|first, output_rows| {
+            simd::dispatch_widest(NormalisedRows {
+                norm: self,
+                input: &input[first * row_length..],
+                output: output_rows,
+                scale,
+                bias,
+            });
+        });
     }
 }
 
-/// Joins each element of a row with that of an operand that is broadcast over it.
-fn spread<F: Float>(walk: &Walk<1>, row: &mut [F], operand: &[F], join: impl Fn(F, F) -> F) {
-    walk.each(|to, [from]| {
-        for i in 0..walk.inner {
-            let parameter = operand[from + i * walk.step[0] as usize];
-            row[to + i] = join(row[to + i], parameter);
+/// What rows are multiplied by, or what is added to them.
+#[derive(Clone, Copy)]
+enum RowParameter<'a, F> {
+    /// One for each element of a row.
+    Whole(&'a [F]),
+    /// Broadcast over a row.
+    Spread(&'a Walk<1>, &'a [F]),
+}
+
+impl<'a, F> RowParameter<'a, F> {
+    fn of(walk: Option<&'a Walk<1>>, parameters: Option<&'a [F]>, length: usize) -> Option<Self> {
+        let (walk, parameters) = walk.zip(parameters)?;
+        Some(match parameters.len() == length {
+            true => Self::Whole(parameters),
+            false => Self::Spread(walk, parameters),
+        })
+    }
+}
+
+impl LayerNorm {
+    fn moments<'a, F>(&self, row: &'a [F]) -> Moments<'a, F> {
+        Moments {
+            row,
+            is_rms: self.is_rms,
+            epsilon: self.epsilon,
         }
-    });
+    }
 }
 
 /// Instance and group normalisation; also over the first dimensions alone.

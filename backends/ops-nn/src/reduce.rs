@@ -8,8 +8,8 @@ use super::cx::{Body, Cx, FLOATS, FloatBody, Plan, Planned, Tensors, by_num, tok
 use super::index::{AxisView, Walk, strides};
 use super::num::{Float, Num};
 use zbmd_gpu_ir::tensor::row::{Fold, Soft};
-use zbmd_op::OpError;
 use zbmd_op::simd::{self, CHAINS, Isa, Loop, fold_chains};
+use zbmd_op::{OpError, team};
 
 /// Axes of a reduction: those of operand 1, or all; none where an empty list is a no-op.
 fn reduced_axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
@@ -343,6 +343,9 @@ fn cumulative_plan<T: Num>(out: TokenType, view: AxisView, spec: CumulativeSpec)
     }))
 }
 
+/// What an element of a softmax takes, in multiplications in vectors.
+const SOFTMAX_COST: usize = 40;
+
 /// Softmax, LogSoftmax, Hardmax along an axis.
 pub(super) struct SoftmaxSpec {
     pub(super) kind: Soft,
@@ -380,13 +383,16 @@ impl FloatBody for Softmax {
         // Lines of the last axis are contiguous, which the vector loop needs.
         if view.inner == 1 && self.kind == Soft::Plain {
             let row_length = view.length.max(1);
-            let output_rows = output.chunks_exact_mut(row_length);
-            for (row, output_row) in input.chunks_exact(row_length).zip(output_rows) {
-                simd::dispatch_widest(SoftRow {
-                    input: row,
-                    output: output_row,
-                });
-            }
+            let work = SOFTMAX_COST * output.len();
+            team::share_slice(work, output, row_length, &|first, output_rows| {
+                let rows = input[first * row_length..].chunks_exact(row_length);
+                for (row, output_row) in rows.zip(output_rows.chunks_exact_mut(row_length)) {
+                    simd::dispatch_widest(SoftRow {
+                        input: row,
+                        output: output_row,
+                    });
+                }
+            });
             return;
         }
         for outer in 0..view.outer {

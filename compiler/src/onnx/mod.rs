@@ -8,6 +8,7 @@ mod catalogue;
 mod contrib;
 mod emit;
 mod error;
+mod factors;
 mod graph;
 mod import;
 mod layout;

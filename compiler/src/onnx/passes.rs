@@ -40,7 +40,7 @@ const WEIGHTS: usize = 1;
 const BIAS: usize = 2;
 const RESIDUAL: usize = 3;
 /// Position of the bias of a `MatMul`, which is ours too.
-const PRODUCT_BIAS: usize = 2;
+pub(super) const PRODUCT_BIAS: usize = 2;
 
 /// All passes in their order. What is between quantised tensors goes first, as its quantiser has written it. Gelu and Swish become single nodes first, so that they can be fused as activations. A
 /// convolution computes `act(conv + bias + residual)`: what goes into it follows in that order. Layouts come last,
@@ -80,6 +80,11 @@ pub(crate) const PASSES: &[Pass] = &[
         name: "bias",
         summary: "an added constant row goes into the product or convolution before it",
         run: PassFunction::Plain(fold_bias),
+    },
+    Pass {
+        name: "factors",
+        summary: "a power of two that a product is scaled by goes into constant weights before it",
+        run: PassFunction::Plain(super::factors::merge_factors),
     },
     Pass {
         name: "residual",
@@ -139,7 +144,7 @@ pub(super) fn run(graph: &mut Graph, skip: &[String], registry: &Registry) -> Ve
 
 /// The live node with one of these operators that produces a value, if that value has a single reader and the node
 /// no other output: only then can the node be merged into its reader.
-fn sole_producer(
+pub(super) fn sole_producer(
     graph: &Graph,
     id: ValueId,
     operators: &[&str],

@@ -9,7 +9,7 @@ use rten_onnx::onnx::{
 use crate::onnx::{ImportOptions, check_onnx_bytes, to_text};
 use crate::{CompileOptions, MachineChoice, compile_file, compile_onnx, graph_of_onnx};
 
-fn info(name: &str, dims: &[i64]) -> ValueInfoProto {
+pub(super) fn info(name: &str, dims: &[i64]) -> ValueInfoProto {
     let dim = |&d: &i64| match d {
         -1 => Dimension {
             dim_param: Some("n".into()),
@@ -36,7 +36,7 @@ fn info(name: &str, dims: &[i64]) -> ValueInfoProto {
     }
 }
 
-fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+pub(super) fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
     NodeProto {
         op_type: Some(op.into()),
         input: inputs.iter().map(|s| (*s).to_owned()).collect(),
@@ -55,7 +55,7 @@ fn ints(name: &str, values: &[i64]) -> TensorProto {
     }
 }
 
-fn model(
+pub(super) fn model(
     nodes: Vec<NodeProto>,
     initializer: Vec<TensorProto>,
     inputs: Vec<ValueInfoProto>,
@@ -81,7 +81,7 @@ fn model(
     }
 }
 
-fn bytes(model: &ModelProto) -> Vec<u8> {
+pub(super) fn bytes(model: &ModelProto) -> Vec<u8> {
     model.write_buf().expect("memory")
 }
 
@@ -580,130 +580,4 @@ fn buckets_that_cannot_be_are_refused() {
     let refused = crate::compile_str("model.ron", "Model()", "", &bucket_options(&[1, 2]));
     let said = refused.expect_err("no ONNX model").to_string();
     assert!(said.contains("modes: {"), "{said}");
-}
-
-/// One float.
-fn scalar(name: &str, value: f32) -> TensorProto {
-    TensorProto {
-        name: Some(name.into()),
-        data_type: Some(DataType::FLOAT),
-        float_data: vec![value],
-        ..Default::default()
-    }
-}
-
-#[test]
-fn a_gelu_written_out_in_any_order_becomes_one_node() {
-    let ops = |products: [NodeProto; 2]| {
-        let mut nodes = vec![
-            node("Div", &["x", "root"], &["d"]),
-            node("Erf", &["d"], &["e"]),
-            node("Add", &["e", "one"], &["a"]),
-        ];
-        nodes.extend(products);
-        let scalars = [
-            ("root", std::f32::consts::SQRT_2),
-            ("one", 1.0),
-            ("half", 0.5),
-        ];
-        let scalars = scalars.map(|(name, value)| scalar(name, value));
-        let inputs = vec![info("x", &[8]), info("z", &[8])];
-        let model = model(nodes, scalars.into(), inputs, &["y"]);
-        let options = CompileOptions::default();
-        let (graph, _) = graph_of_onnx("gelu", &bytes(&model), &options).expect("a fine model");
-        let ops = graph.actors.iter().map(|actor| actor.op.clone());
-        ops.filter(|op| op.starts_with("Nn")).collect::<Vec<_>>()
-    };
-    let mul = |a, b, c| node("Mul", &[a, b], &[c]);
-    for products in [
-        [mul("half", "a", "h"), mul("x", "h", "y")],
-        [mul("a", "half", "h"), mul("h", "x", "y")],
-        [mul("x", "a", "p"), mul("p", "half", "y")],
-        [mul("half", "x", "q"), mul("a", "q", "y")],
-    ] {
-        assert_eq!(ops(products), ["NnGelu"]);
-    }
-    // The gate of something else.
-    let others = ops([mul("half", "a", "h"), mul("z", "h", "y")]);
-    assert!(others.contains(&"NnErf".to_owned()), "{others:?}");
-}
-
-/// A convolution whose result goes to a normalisation, a product and a sum with constants of each channel and an
-/// activation, and to a second output, so that the convolution itself stays as it is.
-fn scaled_image(operand_dims: &[i64]) -> ModelProto {
-    let floats = |name: &str, dims: &[i64], first: f32| TensorProto {
-        name: Some(name.into()),
-        dims: dims.to_vec(),
-        data_type: Some(DataType::FLOAT),
-        float_data: (0..dims.iter().product())
-            .map(|v: i64| first + 0.25 * v as f32)
-            .collect(),
-        ..Default::default()
-    };
-    let nodes = vec![
-        node("Conv", &["x", "w"], &["c"]),
-        node("BatchNormalization", &["c", "s", "b", "m", "v"], &["n"]),
-        node("Mul", &["factor", "n"], &["p"]),
-        node("Add", &["p", "term"], &["q"]),
-        node("Relu", &["q"], &["r"]),
-        node("Conv", &["r", "u"], &["y"]),
-        node("Neg", &["c"], &["z"]),
-    ];
-    let constants = vec![
-        floats("w", &[3, 2, 1, 1], -0.5),
-        floats("s", &[3], 0.5),
-        floats("b", &[3], -0.25),
-        floats("m", &[3], 0.75),
-        floats("v", &[3], 1.5),
-        floats("factor", operand_dims, -1.0),
-        floats("term", operand_dims, 0.125),
-        floats("u", &[2, 3, 1, 1], -0.75),
-    ];
-    let x = info("x", &[1, 2, 4, 5]);
-    model(nodes, constants, vec![x], &["y", "z"])
-}
-
-#[test]
-fn what_scales_channels_behind_a_normalisation_becomes_one_node() {
-    let run = |operand_dims: &[i64], without: &[&str]| {
-        let mut options = CompileOptions::default();
-        options.onnx.without = without.iter().map(|&pass| pass.to_owned()).collect();
-        let model = bytes(&scaled_image(operand_dims));
-        let (graph, blobs) = graph_of_onnx("scales", &model, &options).expect("a fine model");
-        let numbers = (0..40).map(|v| (v as f32 * 0.37).sin());
-        let input: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
-        let registry = zbmd_backends::standard_registry();
-        let interpreter = zbmd_backends::interpret::Interpreter::new(&graph, &blobs, &registry);
-        let outcome = interpreter
-            .expect("kernels")
-            .run(&[("x".to_owned(), input)].into(), None);
-        let results = outcome.expect("a run").outputs["y"]
-            .chunks_exact(4)
-            .map(|c| f32::from_le_bytes(c.try_into().expect("four bytes")))
-            .collect::<Vec<_>>();
-        let ops = graph.actors.iter().map(|actor| actor.op.clone());
-        let ops: Vec<String> = ops.filter(|op| op.starts_with("Nn")).collect();
-        (results, ops)
-    };
-
-    for operand_dims in [&[3, 1, 1][..], &[1, 3, 1, 1], &[1]] {
-        let passes: Vec<&str> = crate::onnx::passes().map(|pass| pass.0).collect();
-        let (plain, plain_ops) = run(operand_dims, &passes);
-        let (merged, ops) = run(operand_dims, &[]);
-        for (merged, plain) in merged.iter().zip(&plain) {
-            let error = (merged - plain).abs();
-            assert!(error < 1e-6, "{operand_dims:?}: {merged} for {plain}");
-        }
-        for gone in ["NnBatchNormalization", "NnMul", "NnAdd", "NnRelu"] {
-            let gone = gone.to_owned();
-            assert!(plain_ops.contains(&gone), "{plain_ops:?}");
-            assert!(!ops.contains(&gone), "{operand_dims:?}: {ops:?}");
-        }
-        let affine = "NnAffineChannelsLast".to_owned();
-        assert!(ops.contains(&affine), "{ops:?}");
-    }
-
-    // A column is another axis.
-    let (_, ops) = run(&[1, 1, 4, 1], &[]);
-    assert!(ops.contains(&"NnMul".to_owned()), "{ops:?}");
 }

@@ -2,6 +2,7 @@
 
 use super::fire::Place;
 use zbmd_op::kernel::Io;
+use zbmd_op::team;
 
 /// Where a body's operands come from.
 pub(super) enum Inputs<'a> {
@@ -24,6 +25,8 @@ pub(crate) struct Tensors<'a> {
     pub(super) scratch: &'a mut [u8],
 }
 
+/// What an element of a map takes, in multiplications in vectors, at least.
+const MAP_COST: usize = 16;
 /// Elements that are copied out of an output's way at a time: few enough to stay in the first-level cache.
 pub(crate) const STRETCH: usize = 256;
 
@@ -62,22 +65,30 @@ impl<'a> Tensors<'a> {
         &self.bytes(i)[range]
     }
 
-    /// `f(x, y)` for all of operand `i` and output 0, in one go or, where they are one, in stretches of which `x` is a
-    /// copy.
-    pub(crate) fn map<A: bytemuck::Pod, B: bytemuck::Pod>(
+    /// `f(x, y)` for all of operand `i` and output 0, by stretches of both on all cores of this thread's team where that is
+    /// worth it. Where they are one memory, `x` is a copy.
+    pub(crate) fn map<A: bytemuck::Pod + Sync, B: bytemuck::Pod + Send>(
         &mut self,
         i: usize,
-        f: impl Fn(&[A], &mut [B]),
+        f: impl Fn(&[A], &mut [B]) + Sync,
     ) {
+        let output = self.out::<B>(0);
+        let work = MAP_COST * output.len();
         if self.over != Some(i) {
-            return f(self.get(i), self.out(0));
+            let input = self.get::<A>(i);
+            team::share_slice(work, output, STRETCH, &|first, stretch| {
+                f(&input[first * STRETCH..][..stretch.len()], stretch);
+            });
+            return;
         }
-        let mut copy = [A::zeroed(); STRETCH];
-        for stretch in self.out::<B>(0).chunks_mut(STRETCH) {
-            let own_copy = &mut copy[..stretch.len()];
-            copy_bytes(stretch, own_copy);
-            f(own_copy, stretch);
-        }
+        team::share_slice(work, output, STRETCH, &|_, part| {
+            let mut copy = [A::zeroed(); STRETCH];
+            for stretch in part.chunks_mut(STRETCH) {
+                let own_copy = &mut copy[..stretch.len()];
+                copy_bytes(stretch, own_copy);
+                f(own_copy, stretch);
+            }
+        });
     }
 
     /// The bytes of operand `i`; empty where it is missing.

@@ -8,11 +8,14 @@ use super::super::attributes;
 use super::super::cx::{
     Body, Cx, Plan, Planned, STRETCH, Tensors, by_num, computed, copy_bytes, token,
 };
-use super::super::index::{Walk, broadcast};
+use super::super::index::{CUT, Walk, broadcast};
 use super::super::num::Num;
 use super::{INTS, by_integer, map_plan, number_at, same_dtypes};
 use zbmd_op::OpError;
 use zbmd_op::simd::{self, Isa, Loop};
+
+/// What an element takes, in multiplications in vectors: three times as much memory as a product of matrices reads for one.
+const COST: usize = 16;
 
 /// Two operands into one result, each element by `f`.
 struct Binary<A, B, F> {
@@ -73,41 +76,47 @@ impl<A: Copy, B, F: Fn(A, A) -> B> Loop for BinaryRow<'_, A, B, F> {
 impl<A, B, F> Body for Binary<A, B, F>
 where
     A: Num,
-    B: bytemuck::Pod,
+    B: bytemuck::Pod + Send,
     F: Fn(A, A) -> B + Copy + Send + Sync,
 {
     fn run(&self, tensors: &mut Tensors<'_>) {
-        let inner = self.walk.inner;
+        let steps = self.walk.step;
         let Some(overwritten) = tensors.over() else {
             let left = tensors.get::<A>(0);
             let right = tensors.get::<A>(1);
-            let output = tensors.out::<B>(0);
-            self.walk.each(|to, [left_start, right_start]| {
-                let output_run = &mut output[to..to + inner];
-                let left_run = &left[left_start..];
-                self.row(left_run, &right[right_start..], output_run, self.walk.step);
-            });
+            self.walk
+                .share(COST, CUT, tensors.out::<B>(0), &|part, output| {
+                    part.each(|to, starts, offset| {
+                        let [left_start, right_start] =
+                            [0, 1].map(|k| starts[k] + offset * steps[k] as usize);
+                        let left_run = &left[left_start..];
+                        self.row(left_run, &right[right_start..], &mut output[to], steps);
+                    });
+                });
             return;
         };
 
         // The result is written over one operand: this is copied out of the way a stretch at a time.
         let other_operand = 1 - overwritten;
         let other = tensors.get::<A>(other_operand);
-        let output = tensors.out::<B>(0);
-        let other_step = self.walk.step[other_operand];
-        let mut copy = [A::zeroed(); STRETCH];
-        self.walk.each(|to, starts| {
-            for (i, stretch) in output[to..to + inner].chunks_mut(STRETCH).enumerate() {
-                copy_bytes(stretch, &mut copy[..stretch.len()]);
-                // A repeated operand has a step of 0 and stays where it is.
-                let other_start = starts[other_operand] + i * STRETCH * other_step as usize;
-                let other_run = &other[other_start..];
-                match overwritten {
-                    0 => self.row(&copy, other_run, stretch, [1, other_step]),
-                    _ => self.row(other_run, &copy, stretch, [other_step, 1]),
-                }
-            }
-        });
+        // A repeated operand has a step of 0 and stays where it is.
+        let other_step = steps[other_operand];
+        self.walk
+            .share(COST, CUT, tensors.out::<B>(0), &|part, output| {
+                let mut copy = [A::zeroed(); STRETCH];
+                part.each(|to, starts, offset| {
+                    for (i, stretch) in output[to].chunks_mut(STRETCH).enumerate() {
+                        copy_bytes(stretch, &mut copy[..stretch.len()]);
+                        let steps_before = offset + i * STRETCH;
+                        let other_run =
+                            &other[starts[other_operand] + steps_before * other_step as usize..];
+                        match overwritten {
+                            0 => self.row(&copy, other_run, stretch, [1, other_step]),
+                            _ => self.row(other_run, &copy, stretch, [other_step, 1]),
+                        }
+                    }
+                });
+            });
     }
 }
 
@@ -133,7 +142,7 @@ impl<A: Num, B: bytemuck::Pod, F: Fn(A, A) -> B + Copy> Binary<A, B, F> {
     }
 }
 
-fn binary_plan<A: Num, B: bytemuck::Pod>(
+fn binary_plan<A: Num, B: bytemuck::Pod + Send>(
     cx: &Cx<'_>,
     dtype: DType,
     f: impl Fn(A, A) -> B + Copy + Send + Sync + 'static,

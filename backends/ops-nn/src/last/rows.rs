@@ -71,6 +71,9 @@ pub(super) fn packed_filters(weights: &[f32], layout: FilterLayout) -> Vec<f32> 
     packed
 }
 
+/// What an element of a copy takes, in multiplications in vectors.
+const COPY_COST: usize = 16;
+
 /// Copies an image into one with a border of zeros, `padded_width` pixels wide.
 fn pad_image(
     window: &Window,
@@ -81,17 +84,24 @@ fn pad_image(
 ) {
     let row_length = window.input[2] * channels;
     let left_border = window.before[2] * channels;
-    let mut lines = padded.chunks_exact_mut(padded_width * channels);
+    let rows_before = window.before[1];
+    let line_length = padded_width * channels;
+    let work = COPY_COST * padded.len();
 
-    // Only the border is cleared: lines of the image are written once.
-    let lines_before = lines.by_ref().take(window.before[1]);
-    lines_before.for_each(|line| line.fill(0.0));
-    for (row, line) in image.chunks_exact(row_length).zip(lines.by_ref()) {
-        line[..left_border].fill(0.0);
-        line[left_border..left_border + row_length].copy_from_slice(row);
-        line[left_border + row_length..].fill(0.0);
-    }
-    lines.for_each(|line| line.fill(0.0));
+    team::share_slice(work, padded, line_length, &|first, lines| {
+        for (n, line) in lines.chunks_exact_mut(line_length).enumerate() {
+            let row = (first + n).checked_sub(rows_before);
+            let Some(row) = row.filter(|row| *row < window.input[1]) else {
+                line.fill(0.0);
+                continue;
+            };
+            // Only the border is cleared: lines of the image are written once.
+            line[..left_border].fill(0.0);
+            let pixels = &image[row * row_length..][..row_length];
+            line[left_border..left_border + row_length].copy_from_slice(pixels);
+            line[left_border + row_length..].fill(0.0);
+        }
+    });
 }
 
 /// Height and width of an image with its border.
@@ -531,23 +541,36 @@ unsafe fn store_tile<V: Vector, const R: usize, const P: usize>(
         let output = start.output.add(first * stride);
         // Fewer filters are left than lanes: whole stores would run into the next group.
         if start.width < P * PANEL {
-            let mut edge = [[[0.0_f32; PANEL]; P]; R];
-            for r in 0..R {
-                for v in 0..P {
-                    sums[r][v].store(edge[r][v].as_mut_ptr());
+            // Each step is a loop of its own: one loop with all of them would not be unrolled, and sums would be in memory.
+            let lanes = start.width - (P - 1) * PANEL;
+            if !start.added.is_null() {
+                let added = start.added.add(first * stride);
+                for r in 0..R {
+                    for v in 0..P {
+                        let terms = added.add(r * stride + v * PANEL);
+                        sums[r][v] = sums[r][v].add(match v + 1 < P {
+                            true => V::load(terms),
+                            false => V::load_first(terms, lanes),
+                        });
+                    }
                 }
             }
-            let added = match start.added.is_null() {
-                true => None,
-                false => Some(start.added.add(first * stride)),
-            };
-            let target = EdgeTarget {
-                output,
-                added,
-                stride,
-                width: start.width,
-            };
-            finish_edge(edge.as_flattened_mut(), P, target, job.clamp);
+            if let Some(clamp) = job.clamp {
+                for r in 0..R {
+                    for v in 0..P {
+                        sums[r][v] = sums[r][v].clamp(clamp.low, clamp.high);
+                    }
+                }
+            }
+            for r in 0..R {
+                for v in 0..P {
+                    let result = output.add(r * stride + v * PANEL);
+                    match v + 1 < P {
+                        true => sums[r][v].store(result),
+                        false => sums[r][v].store_first(result, lanes),
+                    }
+                }
+            }
             return;
         }
 
@@ -573,51 +596,5 @@ unsafe fn store_tile<V: Vector, const R: usize, const P: usize>(
                 }
             }
         }
-    }
-}
-
-/// Where the rows of a tile that is not whole go, and what is added to them.
-struct EdgeTarget {
-    output: *mut f32,
-    added: Option<*const f32>,
-    /// From a row to the next, in both.
-    stride: usize,
-    /// Columns of a row.
-    width: usize,
-}
-
-/// What follows on the sums of a tile that is not whole: through memory, so that the sums of all others stay in
-/// registers.
-///
-/// # Safety
-/// `width` floats can be read and written in each row of the target.
-#[inline(never)]
-unsafe fn finish_edge(
-    tile: &mut [[f32; PANEL]],
-    panels: usize,
-    target: EdgeTarget,
-    clamp: Option<Clamp>,
-) {
-    let width = target.width;
-    for (r, tile_row) in tile.chunks_exact_mut(panels).enumerate() {
-        let row = &mut tile_row.as_flattened_mut()[..width];
-        let row_start = r * target.stride;
-        if let Some(added) = target.added {
-            // SAFETY: the caller's promise.
-            let terms = unsafe { std::slice::from_raw_parts(added.add(row_start), width) };
-            row.iter_mut()
-                .zip(terms)
-                .for_each(|(sum, term)| *sum += term);
-        }
-
-        if let Some(Clamp { low, high }) = clamp {
-            for sum in row.iter_mut() {
-                // As the vectors clamp: a NaN becomes the lower bound.
-                let above = if *sum > low { *sum } else { low };
-                *sum = if above < high { above } else { high };
-            }
-        }
-        // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), target.output.add(row_start), width) };
     }
 }

@@ -4,7 +4,7 @@ use super::super::attributes;
 use super::super::cx::{AxisSpec, Cx, Plan, Planned, Tensors, token, volume};
 use super::super::index::AxisView;
 use super::{FLOPS_OF_COPY, size_of_dtype};
-use zbmd_op::OpError;
+use zbmd_op::{OpError, team};
 
 /// The bytes of a part in each row of the whole: a row is everything from the axis on.
 #[derive(Clone, Copy)]
@@ -51,10 +51,13 @@ pub(crate) fn concat(cx: &Cx<'_>, spec: &AxisSpec) -> Planned {
                 continue;
             }
             let input = tensors.bytes(i);
-            for row in 0..rows {
-                let input_row = &input[row * part.bytes..][..part.bytes];
-                output[row * row_bytes + part.start..][..part.bytes].copy_from_slice(input_row);
-            }
+            let work = BYTE_COST * rows * part.bytes;
+            team::share_slice(work, output, row_bytes, &|first, output_rows| {
+                for (n, row) in output_rows.chunks_exact_mut(row_bytes.max(1)).enumerate() {
+                    let input_row = &input[(first + n) * part.bytes..][..part.bytes];
+                    row[part.start..][..part.bytes].copy_from_slice(input_row);
+                }
+            });
         }
     };
     let flops = FLOPS_OF_COPY * volume(&out_dims) as f64;
@@ -66,6 +69,9 @@ pub(crate) fn concat(cx: &Cx<'_>, spec: &AxisSpec) -> Planned {
     }
     Ok(plan)
 }
+
+/// What a byte of a copy takes, in multiplications in vectors.
+const BYTE_COST: usize = 4;
 
 /// Parts of an axis.
 pub(crate) struct SplitSpec {

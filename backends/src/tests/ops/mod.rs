@@ -12,6 +12,7 @@ mod hostile;
 #[cfg(any(feature = "cuda", feature = "vulkan"))]
 pub(crate) mod products;
 mod quantised;
+mod shared;
 mod source_table;
 mod type_schemas;
 mod values;
