@@ -5,7 +5,9 @@
 //! `call` by `Caller::call`, `session` with tokens pushed and results pulled by another thread, one call after the other.
 //! With `ZBMD_RIVALS` naming a Python that has `onnxruntime`, `openvino`, `MNN` or `ncnn` (with `pnnx`), these run on as many
 //! threads by turns with ours, in f32; what Python adds to a call, some microseconds, is in their times. `ratio` is the median of the turns' ratios of our call to
-//! the quickest of them. The results of calls are compared with the interpreter's, bit by bit.
+//! the quickest of them. The results of calls are compared with the interpreter's, bit by bit; `error` is how far our first
+//! output is from that of the engine that it is farthest from, relative to its norm. `benches/more_models.py` makes models with
+//! random weights.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,8 +17,9 @@ use zbmd_backends::interpret::Interpreter;
 use zbmd_compiler::calibrate::CalibrateOptions;
 use zbmd_compiler::{MachineChoice, calibrate_file, compile_file};
 use zbmd_executor::{Caller, Engine, RunOptions};
+use zbmd_ir::DType;
 use zbmd_tests::data;
-use zbmd_tests::onnx::{NETWORKS, call_options, model_inputs};
+use zbmd_tests::onnx::{NETWORKS, call_options, model_inputs, relative_error, to_f64};
 use zbmd_tests::rival_process::RivalProcess;
 
 const ENGINES: [&str; 4] = ["ort", "openvino", "mnn", "ncnn"];
@@ -37,7 +40,7 @@ fn main() {
     };
     print!("{:<20} {:>9} {:>9}", "model", "call", "session");
     ENGINES.iter().for_each(|engine| print!(" {engine:>9}"));
-    println!(" {:>7}", "ratio");
+    println!(" {:>7} {:>8}", "ratio", "error");
     let shared = NETWORKS.map(|name| (folder.clone(), name.to_owned()));
     for (folder, name) in shared.into_iter().chain(more_models()) {
         if words.iter().all(|word| name.contains(word.as_str())) {
@@ -80,11 +83,21 @@ fn print_row(folder: &Path, name: &str, threads: usize) {
         .map(|(_, source)| tokens[&source.name].as_slice())
         .collect();
     let mut caller = engine.caller().expect("one CPU device");
-    check_bits(&engine, &mut caller, &inputs, folder, name);
+    let own_results = check_bits(&engine, &mut caller, &inputs, folder, name);
 
-    let mut rivals: Vec<Option<RivalProcess>> = ENGINES
-        .map(|engine| start_rival(engine, &path, threads))
-        .into();
+    let result_folder = tempfile::tempdir().expect("a folder");
+    let result_path = |engine: &str| result_folder.path().join(engine);
+    let start = |engine| start_rival(engine, &path, threads, &result_path(engine));
+    let mut rivals: Vec<Option<RivalProcess>> = ENGINES.map(start).into();
+    let floats = |bytes: &[u8]| to_f64(bytes, DType::F32);
+    let errors = ENGINES.iter().filter_map(|engine| {
+        let rival_result = std::fs::read(result_path(engine)).ok()?;
+        Some(relative_error(
+            &floats(&own_results[0]),
+            &floats(&rival_result),
+        ))
+    });
+    let error = errors.fold(0.0, f64::max);
     let calls = (TURN_SECONDS / call_seconds(&mut caller, &inputs, 5)).ceil() as u64;
     let mut call_times = Vec::new();
     let mut session_times = Vec::new();
@@ -115,7 +128,10 @@ fn print_row(folder: &Path, name: &str, threads: usize) {
         print!(" {:>9}", us(times));
     }
     let ratio = median(ratios).map(|ratio| format!("{ratio:.2}"));
-    println!(" {:>7}", ratio.unwrap_or_else(|| "-".to_owned()));
+    println!(
+        " {:>7} {error:>8.0e}",
+        ratio.unwrap_or_else(|| "-".to_owned())
+    );
 }
 
 /// The model for one CPU device of so many cores, with costs and variants as measured now.
@@ -139,8 +155,14 @@ fn outputs(caller: &Caller) -> Vec<Vec<u8>> {
     caller.outputs().map(|(_, bytes)| vec![0; bytes]).collect()
 }
 
-/// Panics unless the first call gives what the interpreter gives.
-fn check_bits(engine: &Engine, caller: &mut Caller, inputs: &[&[u8]], folder: &Path, name: &str) {
+/// What the first call gives. Panics unless the interpreter gives the same.
+fn check_bits(
+    engine: &Engine,
+    caller: &mut Caller,
+    inputs: &[&[u8]],
+    folder: &Path,
+    name: &str,
+) -> Vec<Vec<u8>> {
     let program = engine.program();
     let mut results = outputs(caller);
     let mut slices: Vec<&mut [u8]> = results.iter_mut().map(Vec::as_mut_slice).collect();
@@ -156,6 +178,7 @@ fn check_bits(engine: &Engine, caller: &mut Caller, inputs: &[&[u8]], folder: &P
             "{name}: other bits at {sink}"
         );
     }
+    results
 }
 
 /// Seconds of one of so many calls.
@@ -203,13 +226,14 @@ fn session_seconds(engine: &Engine, inputs: &[&[u8]], calls: u64) -> f64 {
     seconds
 }
 
-fn start_rival(engine: &str, path: &Path, threads: usize) -> Option<RivalProcess> {
+fn start_rival(engine: &str, path: &Path, threads: usize, result: &Path) -> Option<RivalProcess> {
     let mut command = Command::new(std::env::var_os("ZBMD_RIVALS")?);
     command
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/calls_rival.py"))
         .arg(engine)
         .arg(path)
         .arg(threads.to_string())
+        .arg(result)
         .stderr(Stdio::null());
     let mut rival = RivalProcess::start(&mut command).expect("ZBMD_RIVALS can be run");
     (rival.answer() == "ready").then_some(rival)

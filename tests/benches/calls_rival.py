@@ -1,5 +1,5 @@
-"""Times calls of an ONNX model, one at a time: calls_rival.py ENGINE MODEL THREADS, with ENGINE ort, openvino, mnn or ncnn,
-on so many threads. The last two convert the model by `mnnconvert` and `pnnx`, which lie beside the Python.
+"""Times calls of an ONNX model, one at a time: calls_rival.py ENGINE MODEL THREADS RESULT, with ENGINE ort, openvino, mnn or
+ncnn, on so many threads. Into the file RESULT goes the first output, as floats. The last two convert the model by `mnnconvert` and `pnnx`, which lie beside the Python.
 
 Says "ready" once the model is loaded; then each line of the standard input is a number of calls, and the answer the
 seconds of one of them. Inputs and outputs stay where the engine wants them, so that as little as can be is Python's.
@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-engine, path, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+engine, path, threads, result_path = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 stem = path[: -len(".onnx")]
 sizes = {"batch": 1, "sequence": 576}
 
@@ -45,7 +45,7 @@ def ort_call():
     for value, output in zip(session.get_outputs(), binding.get_outputs()):
         binding.bind_ortvalue_output(value.name, output)
 
-    return lambda: session.run_with_iobinding(binding)
+    return lambda: session.run_with_iobinding(binding), lambda: binding.copy_outputs_to_cpu()[0]
 
 
 def openvino_call():
@@ -77,7 +77,7 @@ def openvino_call():
     for i, feed in enumerate(feeds):
         request.set_input_tensor(i, ov.Tensor(np.ascontiguousarray(feed)))
 
-    return request.infer
+    return request.infer, lambda: request.get_output_tensor(0).data
 
 
 def static_inputs():
@@ -104,20 +104,20 @@ def converted(command):
 
 
 def saved_inputs(folder):
-    """The model with weights that are no inputs, in a file that the converters take."""
+    """The model with weights that are no inputs, in a file that the converters take; its inputs, and its first output's name."""
     import onnx
 
     model, feeds = static_inputs()
     plain = os.path.join(folder, "model.onnx")
     onnx.save(model, plain)
-    return plain, feeds
+    return plain, feeds, model.graph.output[0].name
 
 
 def mnn_call():
     import MNN
 
     folder = tempfile.mkdtemp()
-    plain, feeds = saved_inputs(folder)
+    plain, feeds, output_name = saved_inputs(folder)
     there = os.path.join(folder, "model.mnn")
     tool = os.path.join(os.path.dirname(sys.executable), "mnnconvert")
     converted([tool, "-f", "ONNX", "--modelFile", plain, "--MNNModel", there, "--bizCode", "x"])
@@ -135,14 +135,22 @@ def mnn_call():
     code = net.runSession(session)
     if code != 0:
         sys.exit(f"MNN fails with {code}")
-    return lambda: net.runSession(session)
+
+    def result():
+        output = net.getSessionOutput(session, output_name)
+        shape = output.getShape()
+        copy = MNN.Tensor(shape, MNN.Halide_Type_Float, np.zeros(shape, np.float32), MNN.Tensor_DimensionType_Caffe)
+        output.copyToHostTensor(copy)
+        return copy.getNumpyData()
+
+    return lambda: net.runSession(session), result
 
 
 def ncnn_call():
     import ncnn
 
     folder = tempfile.mkdtemp()
-    plain, feeds = saved_inputs(folder)
+    plain, feeds, _ = saved_inputs(folder)
     tool = os.path.join(os.path.dirname(sys.executable), "pnnx")
     types = {np.dtype(np.float32): "f32", np.dtype(np.int64): "i64"}
     shapes = ",".join(f"{list(feed.shape)}{types[feed.dtype]}".replace(" ", "") for _, feed in feeds)
@@ -156,22 +164,26 @@ def ncnn_call():
     # A batch of one is no dimension there.
     tokens = [ncnn.Mat(np.squeeze(feed, 0) if feed.ndim > 1 else feed).clone() for _, feed in feeds]
 
+    last = []
+
     def call():
         extractor = net.create_extractor()
         for i, token in enumerate(tokens):
             extractor.input(f"in{i}", token)
-        code, _ = extractor.extract("out0")
+        code, output = extractor.extract("out0")
         if code != 0:
             sys.exit(f"ncnn fails with {code}")
+        last[:] = [output]
 
-    return call
+    return call, lambda: np.array(last[0])
 
 
 # What the converters and libraries print is no answer.
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
-call = {"ort": ort_call, "openvino": openvino_call, "mnn": mnn_call, "ncnn": ncnn_call}[engine]()
+call, result = {"ort": ort_call, "openvino": openvino_call, "mnn": mnn_call, "ncnn": ncnn_call}[engine]()
 call()
+np.ascontiguousarray(result(), np.float32).tofile(result_path)
 print("ready", file=answers, flush=True)
 for line in sys.stdin:
     calls = int(line)

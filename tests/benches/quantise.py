@@ -10,7 +10,6 @@ import sys
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantFormat,
@@ -19,30 +18,12 @@ from onnxruntime.quantization import (
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from random_weights import randomised
+
 path, folder = sys.argv[1], sys.argv[2]
 name = os.path.basename(path)[: -len(".onnx")]
 random = np.random.default_rng(1)
 types = {1: np.float32, 6: np.int32, 7: np.int64}
-
-
-def randomised(model):
-    """Random weights: those that are all alike, as these files make them by `ConstantOfShape`, prove nothing."""
-    graph = model.graph
-    shapes = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    made = [node for node in graph.node if node.op_type == "ConstantOfShape" and node.input[0] in shapes]
-    for node in made:
-        shape = tuple(shapes[node.input[0]])
-        if len(shape) > 1:
-            numbers = random.normal(0, np.sqrt(2 / np.prod(shape[1:])), shape)
-        else:
-            # Biases, and what normalises: variances must not be negative.
-            numbers = random.uniform(0.5, 1.0, shape)
-        graph.initializer.append(numpy_helper.from_array(numbers.astype(np.float32), node.output[0]))
-        graph.node.remove(node)
-    used = {name for node in graph.node for name in node.input}
-    for values in [graph.input, graph.initializer]:
-        for value in [value for value in values if value.name not in used]:
-            values.remove(value)
 
 
 def inputs(model):
@@ -76,7 +57,7 @@ for value, shape, _ in inputs(model):
     for dim, size in zip(value.type.tensor_type.shape.dim, shape):
         dim.dim_value = size
 if name.startswith("light_"):
-    randomised(model)
+    randomised(model, random)
 # Since version 4 weights need not be inputs.
 model.ir_version = max(model.ir_version, 8)
 if model.opset_import[0].version < 13:
