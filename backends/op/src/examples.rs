@@ -9,9 +9,11 @@ use crate::types::TypeSchema;
 /// Op, and the types of its inputs, where one type of the shape [`COMMON_SHAPE`] on every input that must be there will
 /// not do. `T` stands for the element type that is tried; a type without a shape is a scalar.
 const INPUTS: &[(&str, &str)] = &[
+    ("AllReduce", "x0:T[8] x1:T[8]"),
     ("Convert", "x:T[2,2]"),
     ("Expr", "g:T m:T"),
     ("Fft", "x:T[8]"),
+    ("Gather", "x0:T x1:T"),
     ("Irfft", "x:T[257]"),
     ("MatMul", "x:T[2,2]"),
     ("Mean", "x:T[8]"),

@@ -345,7 +345,7 @@ fn input_type(
 }
 
 /// Ports and kernel of an expression over `inputs`.
-fn build(
+pub(super) fn build(
     args: &Args<'_>,
     text: &str,
     inputs: &[(String, TokenType)],

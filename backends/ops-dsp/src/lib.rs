@@ -5,6 +5,7 @@
 
 mod branches;
 mod burst;
+mod collective;
 mod convert;
 mod design;
 mod elementwise;
@@ -24,6 +25,7 @@ use zbmd_op::entry::Entry;
 pub fn entries() -> impl Iterator<Item = Entry> {
     burst::OPS
         .into_iter()
+        .chain(collective::OPS)
         .chain(convert::OPS)
         .chain(elementwise::OPS)
         .chain(fft::OPS)

@@ -151,14 +151,10 @@ fn reshape(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let common_factor = gcd_u64(x.elements(), y.elements());
     let consumed = y.elements() / common_factor;
     let produced = x.elements() / common_factor;
-    let bytes = consumed.saturating_mul(x.bytes());
-
-    let made = ResolvedOp::new(x_in(x, consumed, consumed), y_out(&y, produced), || {
-        Ok(Straight)
-    });
-    Ok(made
-        .over([0])
-        .gpu(move || Some(kernels::straight(bytes, 1))))
+    Ok(renamed(
+        in_port("x", x.clone(), consumed, consumed),
+        out_port("y", y, produced),
+    ))
 }
 
 /// Outputs are the first bytes of the input.
@@ -341,6 +337,20 @@ impl Kernel for Split {
 }
 
 fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
+    let count = input_count(args)?;
+    let counts = runs(args, count, "inputs")?;
+    let inputs = alike_inputs(args, &counts)?;
+    let rate = counts.iter().copied().fold(0, u64::saturating_add);
+    let output = out_port("y", inputs[0].token.clone(), rate);
+    let (read, written) = phases_of_runs(&counts);
+    Ok(merged(inputs, &counts, output).with_phases(PortPhases {
+        inputs: read,
+        outputs: vec![written],
+    }))
+}
+
+/// How many inputs `x0`, `x1`, … there are: as said, or else as many as channels name.
+pub(super) fn input_count(args: &Args<'_>) -> Result<u64, OpError> {
     let named = args
         .connected()
         .filter_map(|c| c.strip_prefix('x')?.parse::<u64>().ok())
@@ -348,10 +358,14 @@ fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
     let natural = named
         .map_or(2, |last| last.saturating_add(1))
         .clamp(1, limits::MAX_PORTS as u64);
-    let count = args.uint_or("inputs", natural, 1, limits::MAX_PORTS as u64)?;
-    let counts = runs(args, count, "inputs")?;
+    args.uint_or("inputs", natural, 1, limits::MAX_PORTS as u64)
+}
+
+/// Inputs `x0`, `x1`, … of one type, by their rates.
+pub(super) fn alike_inputs(args: &Args<'_>, rates: &[u64]) -> Result<Vec<InPort>, OpError> {
     let mut inputs: Vec<InPort> = Vec::new();
-    for (i, (name, &run)) in numbered("x", count).zip(&counts).enumerate() {
+    let names = numbered("x", rates.len() as u64);
+    for (i, (name, &rate)) in names.zip(rates).enumerate() {
         let token = args.cx.input(&name, i == 0)?;
         if let Some(first) = inputs.first()
             && first.token != *token
@@ -359,11 +373,15 @@ fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
             let message = format!("is {token}, but `x0` is {}", first.token);
             return Err(input_error(&name, message, "all inputs have one type"));
         }
-        inputs.push(in_port(&name, token.clone(), run, run));
+        inputs.push(in_port(&name, token.clone(), rate, rate));
     }
-    let y = inputs[0].token.clone();
-    let rate = counts.iter().copied().fold(0, u64::saturating_add);
-    let runs = Runs::of(&counts, &y);
+    Ok(inputs)
+}
+
+/// An output that a firing fills with its runs of tokens of all inputs, one behind the other.
+pub(super) fn merged(inputs: Vec<InPort>, counts: &[u64], output: OutPort) -> ResolvedOp {
+    let count = inputs.len();
+    let runs = Runs::of(counts, &inputs[0].token);
     let gpu_runs = runs.clone();
 
     // Input i may lie where piece i of the output lies.
@@ -375,13 +393,9 @@ fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
             at_bytes: before as u64,
         })
         .collect();
-    let (read, written) = phases_of_runs(&counts);
-    let made = ResolvedOp::new(inputs, y_out(&y, rate), move || Ok(Merge { runs }));
-    let made = made.with_in_place_pairs(pairs).with_phases(PortPhases {
-        inputs: read,
-        outputs: vec![written],
-    });
-    Ok(made.flops(PIECE * count as f64).gpu(move || {
+    let made = ResolvedOp::new(inputs, vec![output], move || Ok(Merge { runs }));
+    let made = made.with_in_place_pairs(pairs);
+    made.flops(PIECE * count as f64).gpu(move || {
         gpu_runs.gpu_parts(|input, piece, before| Part {
             input,
             output: 0,
@@ -389,7 +403,15 @@ fn merge(args: &Args<'_>) -> Result<ResolvedOp, OpError> {
             starts: (0, before),
             piece,
         })
-    }))
+    })
+}
+
+/// The input's bytes, as they are, in tokens of another type.
+pub(super) fn renamed(x: InPort, y: OutPort) -> ResolvedOp {
+    let bytes = x.rate.saturating_mul(x.token.bytes());
+    let made = ResolvedOp::new(vec![x], vec![y], || Ok(Straight));
+    made.over([0])
+        .gpu(move || Some(kernels::straight(bytes, 1)))
 }
 
 struct Merge {
