@@ -28,6 +28,7 @@ use crate::analysis::Analysis;
 use crate::build::BuiltGraph;
 use crate::calibrate::{self, CalibrateOptions, Calibration, KernelSources};
 use crate::codes::Code;
+use crate::collectives;
 use crate::contingency::ImpossibleLoss;
 use crate::cost_table::CostSources;
 use crate::cpu_only::CpuOnlyActors;
@@ -290,11 +291,21 @@ impl<'a> Compilation<'a> {
             target,
             registry: &self.registry,
             blobs: &self.files.blobs,
+            passes: &self.passes,
         };
 
         let planned = request.make_plans(model, &mut self.reports)?;
 
-        check_level(&planned.graph, &self.files.blobs, "replication");
+        check_level(
+            &planned.graph,
+            &self.files.blobs,
+            "dividing collectives and replication",
+        );
+        if planned.divided_collectives > 0 {
+            let changes = Some(planned.divided_collectives);
+            let actors = planned.graph.actors.len();
+            self.report_pass(collectives::NAME, collectives::SUMMARY, changes, actors);
+        }
         Ok(planned)
     }
 
@@ -335,16 +346,27 @@ impl<'a> Compilation<'a> {
 
         // A pass that found nothing to do is not worth a line in the report.
         if packed_actors != Some(0) {
-            let report = PassReport {
-                name: pack::NAME,
-                summary: pack::SUMMARY,
-                changes: packed_actors,
-                actors: planned.graph.actors.len(),
-            };
-
-            let reports = &mut self.files.passes;
-            reports.push(("the whole graph".to_owned(), vec![report]));
+            let actors = planned.graph.actors.len();
+            self.report_pass(pack::NAME, pack::SUMMARY, packed_actors, actors);
         }
+    }
+
+    /// Reports a pass over the whole graph.
+    fn report_pass(
+        &mut self,
+        name: &'static str,
+        summary: &'static str,
+        changes: Option<usize>,
+        actors: usize,
+    ) {
+        let report = PassReport {
+            name,
+            summary,
+            changes,
+            actors,
+        };
+        let reports = &mut self.files.passes;
+        reports.push(("the whole graph".to_owned(), vec![report]));
     }
 
     fn print_kernels(

@@ -11,6 +11,7 @@ mod build;
 mod builder;
 pub mod calibrate;
 mod codes;
+mod collectives;
 mod compilation;
 mod contingency;
 mod cost_table;
@@ -24,6 +25,7 @@ pub mod files;
 mod format;
 mod front;
 mod gates;
+mod graph_edit;
 mod in_place;
 mod infer;
 mod kernels;
@@ -69,6 +71,7 @@ pub use analysis::{Analysis, AnalysisRefused, Order, PhasedBounds};
 pub use assemble::Cubins;
 pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
+pub use collectives::divide;
 pub use compile::{
     Compiled, CompiledModes, analyse_file, analyse_str, calibrate_file, calibrate_graph,
     calibrate_str, check_file, check_str, compile_file, compile_graph, compile_onnx, compile_str,

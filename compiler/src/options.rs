@@ -98,8 +98,9 @@ pub struct CompileOptions {
     /// of a stream is one sample in all of them: see [`ImportOptions::batch`]. Empty for a model of one program.
     pub buckets: Vec<u32>,
     /// Passes to leave out, by name: passes over ONNX models ([`crate::onnx::passes`]), whether a model is compiled
-    /// itself or contained in another, `in-place`, which lets outputs be written over inputs, and `pack-weights`, which
-    /// stores weights in the order of the CPU's kernels.
+    /// itself or contained in another, `in-place`, which lets outputs be written over inputs, `collectives`, which divides
+    /// `AllReduce` and `Broadcast` among devices, and `pack-weights`, which stores weights in the order of the CPU's
+    /// kernels.
     pub skipped_passes: Vec<String>,
     /// Values for parameters of the model, as its text would write them, by name.
     pub params: BTreeMap<String, String>,

@@ -5,10 +5,10 @@ use crate::diag::Diagnostic;
 use crate::options::CompileOptions;
 use crate::reports::Reports;
 use crate::target::Target;
-use crate::{in_place, onnx, pack};
+use crate::{collectives, in_place, onnx, pack};
 
 /// Passes over the whole graph that can be left out, whatever format the model has.
-const WHOLE_GRAPH_PASSES: [&str; 2] = [in_place::NAME, pack::NAME];
+const WHOLE_GRAPH_PASSES: [&str; 3] = [in_place::NAME, collectives::NAME, pack::NAME];
 
 /// The passes of one compilation.
 #[derive(Debug, Default)]

@@ -16,11 +16,14 @@ use zbmd_scheduler::{
 
 use crate::build::{BuiltGraph, Origins};
 use crate::codes::Code;
+use crate::collectives;
 use crate::contingency::{self, ImpossibleLoss};
 use crate::cost_table::CostSources;
 use crate::deadlines::{self, MissedDeadline};
 use crate::diag::{Diagnostic, suggest};
+use crate::in_place;
 use crate::options::{CompileOptions, SearchOptions};
+use crate::pass_selection::PassSelection;
 use crate::refusals::ScheduleRefusal;
 use crate::replicate::{self, Replication, ScheduleRequest, ScheduledGraph};
 use crate::reports::{Reported, Reports};
@@ -34,11 +37,12 @@ pub(crate) struct PlanRequest<'a> {
     pub(crate) registry: &'a Registry,
     /// The tensors of the graph's parameters.
     pub(crate) blobs: &'a TiSlice<BlobId, Bytes>,
+    pub(crate) passes: &'a PassSelection,
 }
 
 /// A graph with all its plans.
 pub(crate) struct PlannedGraph {
-    /// The model's graph, or one with replicas.
+    /// The model's graph, or one with collectives in parts or with replicas.
     pub(crate) graph: Graph,
     /// What its actors cost.
     pub(crate) costs: Costs,
@@ -47,6 +51,8 @@ pub(crate) struct PlannedGraph {
     pub(crate) impossible_losses: Vec<ImpossibleLoss>,
     pub(crate) estimate: Option<Estimate>,
     pub(crate) replication: Option<Replication>,
+    /// Collectives that are in parts.
+    pub(crate) divided_collectives: usize,
 }
 
 impl PlanRequest<'_> {
@@ -154,6 +160,10 @@ impl PlanRequest<'_> {
             costs: &costs,
         };
 
+        let divided = self.divide_collectives(graph, request, &mut control);
+        let divided_collectives = divided.as_ref().map_or(0, |(_, count)| *count);
+        let graph = divided.as_ref().map_or(graph, |(divided, _)| divided);
+
         let replicated = replicate::schedule(graph, request, self.options.replicate, &mut control)?;
 
         // The block and the costs of the chosen graph hold for the losses too: it may have replicas.
@@ -190,7 +200,22 @@ impl PlanRequest<'_> {
             impossible_losses,
             estimate: scheduled.estimate,
             replication: replicated.replication,
+            divided_collectives,
         })
+    }
+
+    /// The graph with collectives in parts where that pays, and how many.
+    fn divide_collectives(
+        &self,
+        graph: &Graph,
+        request: ScheduleRequest<'_>,
+        control: &mut Control<'_>,
+    ) -> Option<(Graph, usize)> {
+        if !self.passes.runs(collectives::NAME) {
+            return None;
+        }
+        let marks_in_place = self.passes.runs(in_place::NAME);
+        collectives::divide_collectives(graph, request, marks_in_place, control)
     }
 
     fn scheduler_options(&self, pins: BTreeMap<ActorId, DeviceId>) -> ScheduleOptions {

@@ -167,11 +167,12 @@ mod linux {
     }
 
     /// Models with windows, rates, several states, and feedback over several actors.
-    const MODELS: [(&str, u64); 4] = [
+    const MODELS: [(&str, u64); 5] = [
         ("cd2dat/model.ron", 30_000),
         ("fm/model.ron", 20_000),
         ("agc/model.ron", 1_000_000),
         ("adsb/model.ron", 1_000),
+        ("sgd/model.ron", 2_000),
     ];
 
     const PROCESSES: Isolation = Isolation::Processes { program: None };

@@ -3,18 +3,15 @@
 //! All other actors and all channels of the model keep their ids; `a#0` takes the id of `a`. The new channels carry
 //! no initial tokens.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use bytes::Bytes;
-use zbmd_backends::op::{Registry, ResolveCx};
+use zbmd_backends::op::Registry;
 use zbmd_ir::math::gcd_u64;
 use zbmd_ir::verify::VerifyError;
-use zbmd_ir::{
-    Actor, ActorId, BlobId, Channel, Endpoint, Graph, Params, Reader, Role, TiSlice, TiVec,
-    TokenType, Value, verify,
-};
+use zbmd_ir::{Actor, ActorId, BlobId, Graph, Params, TiSlice, TiVec, TokenType, Value, verify};
 use zbmd_scheduler::AnalysisError;
 use zbmd_scheduler::replicate::{Factors, Obstacle, obstacles};
+
+use crate::graph_edit::{GraphEdit, endpoint, repeated_name};
 
 /// A graph with replicas.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,9 +82,11 @@ pub fn replicate(
 
     // Channels of the model are re-routed and new ones appended: ids of the model stay valid.
     let mut rewrite = Rewrite {
-        graph: graph.clone(),
-        registry,
-        blobs,
+        edit: GraphEdit {
+            graph: graph.clone(),
+            registry,
+            blobs,
+        },
     };
 
     for (&actor, &replicas) in factors {
@@ -106,7 +105,7 @@ pub fn replicate(
         }
     }
 
-    let graph = rewrite.graph;
+    let graph = rewrite.edit.graph;
     check_names(&graph)?;
 
     // The verifier checks the rewritten graph here, in every build: attempts may exceed limits.
@@ -117,11 +116,9 @@ pub fn replicate(
 
 /// Refuses replicas that are called what an actor of the model is called.
 fn check_names(graph: &Graph) -> Result<(), ReplicateError> {
-    let mut known_names = BTreeSet::new();
-    let mut actors = graph.actors.iter();
-    match actors.find(|actor| !known_names.insert(actor.name.as_str())) {
+    match repeated_name(graph) {
         Some(taken) => Err(ReplicateError::Name {
-            name: taken.name.clone(),
+            name: taken.to_owned(),
         }),
         None => Ok(()),
     }
@@ -166,9 +163,7 @@ fn model_iterations(
 
 /// A graph while actors are replaced by replicas.
 struct Rewrite<'a> {
-    graph: Graph,
-    registry: &'a Registry,
-    blobs: &'a TiSlice<BlobId, Bytes>,
+    edit: GraphEdit<'a>,
 }
 
 /// The actors that deal tokens out to replicas and merge them again: where their ops differ.
@@ -210,8 +205,8 @@ impl Rewrite<'_> {
         replicas: u64,
         firings: u64,
     ) -> Result<(), ReplicateError> {
-        let port_channels = self.graph.port_channels();
-        let actor = self.graph.actors[id].clone();
+        let port_channels = self.edit.graph.port_channels();
+        let actor = self.edit.graph.actors[id].clone();
         let replica_ids = self.add_replicas(id, &actor, replicas);
 
         // The longest run deals an iteration out at once: fewest and largest copies. The least common multiple of
@@ -235,11 +230,13 @@ impl Rewrite<'_> {
 
             // A port without a channel stays without, and the graph is refused.
             if let Some((channel, reader)) = *channel_end {
-                self.graph.channels[channel].readers[reader as usize].to = endpoint(split_actor, 0);
+                self.edit.graph.channels[channel].readers[reader as usize].to =
+                    endpoint(split_actor, 0);
             }
             for (index, &replica) in replica_ids.iter().enumerate() {
                 let from = endpoint(split_actor, index);
-                self.connect(from, endpoint(replica, port), &input.token);
+                self.edit
+                    .connect(from, [endpoint(replica, port)], &input.token);
             }
         }
 
@@ -259,11 +256,12 @@ impl Rewrite<'_> {
             let merge_actor = self.add_deal(name, MERGE, &deal)?;
 
             if let Some(channel) = *channel {
-                self.graph.channels[channel].from = endpoint(merge_actor, 0);
+                self.edit.graph.channels[channel].from = endpoint(merge_actor, 0);
             }
             for (index, &replica) in replica_ids.iter().enumerate() {
                 let to = endpoint(merge_actor, index);
-                self.connect(endpoint(replica, port), to, &output.token);
+                self.edit
+                    .connect(endpoint(replica, port), [to], &output.token);
             }
         }
         Ok(())
@@ -272,13 +270,13 @@ impl Rewrite<'_> {
     /// Puts the first replica in the place of the actor, and adds the others.
     fn add_replicas(&mut self, id: ActorId, actor: &Actor, replicas: u64) -> Vec<ActorId> {
         let mut replica_ids = vec![id];
-        self.graph.actors[id].name = format!("{}#0", actor.name);
+        self.edit.graph.actors[id].name = format!("{}#0", actor.name);
         for index in 1..replicas {
             let replica = Actor {
                 name: format!("{}#{index}", actor.name),
                 ..actor.clone()
             };
-            replica_ids.push(self.graph.actors.push_and_get_key(replica));
+            replica_ids.push(self.edit.graph.actors.push_and_get_key(replica));
         }
         replica_ids
     }
@@ -315,47 +313,14 @@ impl Rewrite<'_> {
                 .collect(),
             false => vec!["x".to_owned()],
         };
-        let input_types: BTreeMap<String, TokenType> = input_names
-            .iter()
-            .map(|port| (port.clone(), deal.token.clone()))
+        let inputs: Vec<(String, &TokenType)> = input_names
+            .into_iter()
+            .map(|port| (port, deal.token))
             .collect();
-        let cx = ResolveCx {
-            params: &params,
-            connected: &input_names,
-            types: &input_types,
-            blobs: self.blobs,
-        };
 
-        let Ok(signature) = self.registry.resolve(deal_op.op, &cx) else {
-            return Err(refusal);
-        };
-
-        Ok(self.graph.actors.push_and_get_key(Actor {
-            name,
-            role: Role::Compute,
-            op: deal_op.op.to_owned(),
-            params,
-            inputs: signature.inputs,
-            outputs: signature.outputs,
-            state: Vec::new(),
-            in_place: Vec::new(),
-        }))
-    }
-
-    fn connect(&mut self, from: Endpoint, to: Endpoint, token: &TokenType) {
-        self.graph.channels.push(Channel {
-            from,
-            readers: vec![Reader { to, delay: 0 }],
-            token: token.clone(),
-            initial: Vec::new(),
-        });
-    }
-}
-
-fn endpoint(actor: ActorId, port: usize) -> Endpoint {
-    Endpoint {
-        actor,
-        port: port as u32,
+        let actor = self.edit.make_actor(name, deal_op.op, params, &inputs);
+        let actor = actor.ok_or(refusal)?;
+        Ok(self.edit.graph.actors.push_and_get_key(actor))
     }
 }
 
