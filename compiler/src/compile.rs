@@ -12,6 +12,7 @@ use zbmd_scheduler::Estimate;
 use crate::analysis::Analysis;
 use crate::calibrate::{self, CalibrateOptions, Calibration};
 use crate::codes::Code;
+use crate::collectives;
 use crate::compilation::Compilation;
 use crate::contingency::ImpossibleLoss;
 use crate::cost_table::CostSources;
@@ -131,10 +132,13 @@ fn again<'a>(source: &Source<'a>) -> Option<Source<'a>> {
 }
 
 fn options_of_mode(options: &CompileOptions, mode: &str) -> CompileOptions {
+    let mut skipped_passes = options.skipped_passes.clone();
+    skipped_passes.push(collectives::NAME.to_owned());
     CompileOptions {
         mode: Some(mode.to_owned()),
-        // Replicas of an actor in one mode would not find the state that it left in another.
+        // Replicas or parts of an actor in one mode would not find the tokens that it left in another.
         replicate: Replicate::Off,
+        skipped_passes,
         ..options.clone()
     }
 }

@@ -339,6 +339,26 @@ fn many_replicas_compile_and_the_slow_checker_accepts_their_plan() {
     stepped.unwrap_or_else(|violation| panic!("{}", violation.0));
 }
 
+/// A mode finds its tokens on the channels of the other's actors: both have all of them.
+#[test]
+fn modes_have_their_sums_in_one_piece() {
+    let case = Case {
+        replicas: 4,
+        elements: 1 << 18,
+        devices: 4,
+        is_pinned: true,
+        may_divide: true,
+    };
+    let model = case.all_reduce();
+    let of_one_mode = case.compile(&model, Losses::None).program;
+    assert_eq!(parts(&of_one_mode, "sum"), 4);
+
+    let modes = r#"modes: { "near": Mode(), "far": Mode() }, pins:"#;
+    let compiled = case.compile(&model.replace("pins:", modes), Losses::None);
+    assert!(compiled.modes.is_some());
+    assert_eq!(parts(&compiled.program, "sum"), 1);
+}
+
 #[test]
 fn tokens_for_many_readers_have_the_same_bits_in_parts() {
     let registry = zbmd_backends::standard_registry();

@@ -19,25 +19,30 @@ const MIN_BYTES: u64 = 8 << 10;
 /// elements that several actors read.
 pub(super) fn collective_bytes(graph: &Graph, id: ActorId) -> Option<u64> {
     let actor = &graph.actors[id];
-    let is_collective = matches!(actor.op.as_str(), "AllReduce" | "Broadcast");
-    let is_plain = actor.role == Role::Compute && actor.state.is_empty() && actor.gate().is_none();
-    if !is_collective || !is_plain {
+    if !is_divisible_op(actor) {
         return None;
     }
 
     let channel = &graph.channels[output_channel(graph, id)?];
     let readers = channel.readers.len();
-    let is_divisible = readers > 1 && channel.token.elements() > 1;
+    let is_shared = readers > 1 && channel.token.elements() > 1;
     let ends = (actor.inputs.len() + readers) as u64;
     let bytes = channel.token.bytes().saturating_mul(ends);
-    (is_divisible && bytes >= MIN_BYTES).then_some(bytes)
+    (is_shared && bytes >= MIN_BYTES).then_some(bytes)
+}
+
+/// Whether the actor does the same with every element of its tokens. A gated one holds whole tokens.
+fn is_divisible_op(actor: &Actor) -> bool {
+    let is_collective = matches!(actor.op.as_str(), "AllReduce" | "Broadcast");
+    is_collective && actor.role == Role::Compute && actor.gate().is_none()
 }
 
 /// Divides each of these collectives, `AllReduce` and `Broadcast` actors, into at most so many parts: as many as it has
 /// inputs or readers, if there are elements for them. Outputs stay the same to the bit. The graph must have passed
 /// `zbmd_ir::verify::check_graph`.
 ///
-/// `None` where a collective has fewer than two parts, a limit is exceeded, or the registry lacks an op.
+/// `None` where an actor is another one, or gated, or has fewer than two parts, where a limit is exceeded, or the registry
+/// lacks an op.
 pub fn divide(
     graph: &Graph,
     collectives: &[ActorId],
@@ -130,6 +135,9 @@ impl Division<'_> {
         let output = output_channel(&self.edit.graph, id)?;
         let actor = self.edit.graph.actors[id].clone();
         let channel = self.edit.graph.channels[output].clone();
+        if !is_divisible_op(&actor) {
+            return None;
+        }
 
         let ends = actor.inputs.len().max(channel.readers.len()) as u64;
         let parts = ends
