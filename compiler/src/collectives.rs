@@ -103,6 +103,7 @@ fn attempt(
         graph,
         collectives,
         max_parts,
+        &request.options.pins,
         sources.registry,
         sources.blobs,
     )?;

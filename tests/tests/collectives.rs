@@ -149,7 +149,15 @@ fn placed_at_random(program: &Program, parts: u64, devices: usize, seed: u64) ->
     let mut graph = program.graph.clone();
     if parts > 1 {
         let sum = graph.find("sum").expect("a sum");
-        let divided = divide(&graph, &[sum], parts, &registry, &program.blobs);
+        // Every other reader shares a copy of the sum with those before it.
+        let mut channels = graph.channels.iter();
+        let output = channels.find(|channel| channel.from.actor == sum);
+        let readers = output.expect("an output").readers.iter();
+        let pins = readers
+            .step_by(2)
+            .map(|reader| (reader.to.actor, DeviceId(0)))
+            .collect();
+        let divided = divide(&graph, &[sum], parts, &pins, &registry, &program.blobs);
         graph = divided.expect("a sum that can be divided");
     }
 

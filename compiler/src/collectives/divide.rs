@@ -1,11 +1,13 @@
 //! The graph with collectives in parts. All other actors and all channels keep their ids; `a#part0` takes the id of `a`.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use zbmd_backends::kernel::Io;
 use zbmd_backends::op::Registry;
 use zbmd_ir::{
-    Actor, ActorId, BlobId, Channel, ChannelId, Graph, Params, Reader, Role, TiSlice, TokenType,
-    Value, verify,
+    Actor, ActorId, BlobId, Channel, ChannelId, DeviceId, Graph, Params, Reader, Role, TiSlice,
+    TokenType, Value, verify,
 };
 
 use crate::graph_edit::{GraphEdit, endpoint, repeated_name};
@@ -39,7 +41,7 @@ fn is_divisible_op(actor: &Actor) -> bool {
 
 /// Divides each of these collectives, `AllReduce` and `Broadcast` actors, into at most so many parts: as many as it has
 /// inputs or readers, if there are elements for them. Outputs stay the same to the bit. The graph must have passed
-/// `zbmd_ir::verify::check_graph`.
+/// `zbmd_ir::verify::check_graph`. Readers that are pinned to one device share a copy of the output.
 ///
 /// `None` where an actor is another one, or gated, or has fewer than two parts, where a limit is exceeded, or the registry
 /// lacks an op.
@@ -47,10 +49,12 @@ pub fn divide(
     graph: &Graph,
     collectives: &[ActorId],
     max_parts: u64,
+    pins: &BTreeMap<ActorId, DeviceId>,
     registry: &Registry,
     blobs: &TiSlice<BlobId, Bytes>,
 ) -> Option<Graph> {
     let mut division = Division {
+        pins,
         edit: GraphEdit {
             graph: graph.clone(),
             registry,
@@ -73,6 +77,7 @@ fn output_channel(graph: &Graph, id: ActorId) -> Option<ChannelId> {
 }
 
 struct Division<'a> {
+    pins: &'a BTreeMap<ActorId, DeviceId>,
     edit: GraphEdit<'a>,
 }
 
@@ -210,7 +215,8 @@ impl Division<'_> {
         Some(())
     }
 
-    /// Puts the parts of the output together for each reader, which keeps its delay and the initial tokens it saw.
+    /// Puts the parts of the output together for each reader, or for those on one device. Each keeps its delay and the
+    /// initial tokens it saw.
     fn join_outputs(
         &mut self,
         actor: &Actor,
@@ -220,7 +226,7 @@ impl Division<'_> {
         cut: &Cut,
     ) -> Option<()> {
         let mut merges = Vec::new();
-        for (index, reader) in channel.readers.iter().enumerate() {
+        for (index, readers) in self.readers_by_device(channel).into_iter().enumerate() {
             let merge_name = format!("{}#merge{index}", actor.name);
             let merge_params = cut.run_params("inputs")?;
             let parts = 0..part_ids.len();
@@ -240,7 +246,7 @@ impl Division<'_> {
 
             let reader_channel = Channel {
                 from: endpoint(reshape, 0),
-                ..channel_of_reader(channel, *reader)
+                ..channel_of_readers(channel, readers)
             };
             if index == 0 {
                 self.edit.graph.channels[output] = reader_channel;
@@ -257,6 +263,21 @@ impl Division<'_> {
         Some(())
     }
 
+    /// The readers that are pinned to one device together, each other one by itself.
+    fn readers_by_device(&self, channel: &Channel) -> Vec<Vec<Reader>> {
+        let mut groups: Vec<(Option<DeviceId>, Vec<Reader>)> = Vec::new();
+        for &reader in &channel.readers {
+            let pin = self.pins.get(&reader.to.actor).copied();
+            let mut pinned_groups = groups.iter_mut();
+            let same_device = pinned_groups.find(|(device, _)| pin.is_some() && *device == pin);
+            match same_device {
+                Some((_, readers)) => readers.push(reader),
+                None => groups.push((pin, vec![reader])),
+            }
+        }
+        groups.into_iter().map(|(_, readers)| readers).collect()
+    }
+
     fn add_actor(
         &mut self,
         name: String,
@@ -269,12 +290,13 @@ impl Division<'_> {
     }
 }
 
-/// The channel as one of its readers sees it: with the last initial tokens, as many as the reader's delay.
-fn channel_of_reader(channel: &Channel, reader: Reader) -> Channel {
-    let seen_bytes = reader.delay.saturating_mul(channel.token.bytes()) as usize;
+/// The channel as some of its readers see it: with the last initial tokens, as many as their longest delay.
+fn channel_of_readers(channel: &Channel, readers: Vec<Reader>) -> Channel {
+    let longest_delay = readers.iter().map(|reader| reader.delay).max().unwrap_or(0);
+    let seen_bytes = longest_delay.saturating_mul(channel.token.bytes()) as usize;
     let first_seen = channel.initial.len().saturating_sub(seen_bytes);
     Channel {
-        readers: vec![reader],
+        readers,
         initial: channel.initial[first_seen..].to_vec(),
         ..channel.clone()
     }
