@@ -6,6 +6,7 @@ pub mod agents;
 pub mod bundles;
 pub mod chain;
 pub mod child_run;
+pub mod council;
 pub mod cpu_time;
 pub mod csdf;
 pub mod data;

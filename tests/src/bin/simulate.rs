@@ -1,12 +1,14 @@
 //! Runs histories of the simulation and says how many a minute:
 //! `cargo run --release -p zbmd-tests --bin simulate -- --histories 100000`.
 //! With `--devices N` they are long pipelines of which 20 devices are killed, and with `--hosts N` besides, 20 hosts;
-//! `--hosts 0` runs histories of a few hosts. `ZBMD_SIM_SEED=n` runs one history and prints what happens in it.
+//! `--hosts 0` runs histories of a few hosts, `--council 0` of the council. `ZBMD_SIM_SEED=n` runs one history and prints what
+//! happens in it.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use zbmd_tests::council::{CouncilSummary, council_history};
 use zbmd_tests::sim::{Summary, history, history_of_hosts, large};
 
 fn main() -> ExitCode {
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
     }
     let mut args = std::env::args().skip(1);
     let (mut histories, mut first, mut devices) = (10_000u64, 0u64, 0u32);
-    let mut hosts = None;
+    let (mut hosts, mut is_council) = (None, false);
     while let Some(arg) = args.next() {
         let number = args.next().and_then(|n| n.parse::<u64>().ok());
         match (arg.as_str(), number) {
@@ -35,13 +37,17 @@ fn main() -> ExitCode {
             ("--first", Some(n)) => first = n,
             ("--devices", Some(n)) => devices = n as u32,
             ("--hosts", Some(n)) => hosts = Some(n as u32),
+            ("--council", Some(_)) => is_council = true,
             _ => {
                 eprintln!(
-                    "usage: simulate [--histories N] [--first SEED] [--devices N] [--hosts N]"
+                    "usage: simulate [--histories N] [--first SEED] [--devices N] [--hosts N] [--council 0]"
                 );
                 return ExitCode::FAILURE;
             }
         }
+    }
+    if is_council {
+        return simulate_council(first..first + histories);
     }
     let run = |seed| {
         if devices > 0 {
@@ -96,4 +102,26 @@ fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+fn simulate_council(seeds: std::ops::Range<u64>) -> ExitCode {
+    let begun = Instant::now();
+    let histories = seeds.end - seeds.start;
+    let mut all = CouncilSummary::default();
+    for seed in seeds {
+        match council_history(seed, None, false) {
+            Ok(summary) => all.add(&summary),
+            Err(violation) => {
+                println!("ZBMD_SIM_SEED={seed}: {violation}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    println!(
+        "{histories} histories in {seconds:.1} s, {:.0} times real time; no violation",
+        all.simulated_ns as f64 / 1e9 / seconds
+    );
+    println!("{all:?}");
+    ExitCode::SUCCESS
 }

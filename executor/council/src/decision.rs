@@ -1,0 +1,257 @@
+//! What is decided, and what decisions come to. Whoever applies the same entries has the same state.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::DecodeError;
+use crate::{LogEntry, VoterId};
+
+/// Longest encoded decision: a border of a model with some thousand sinks.
+pub const MAX_DECISION_BYTES: usize = 1 << 16;
+
+/// A border of a run: a point to which it can go back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunBorder {
+    /// Blocks from the beginning of the run.
+    pub blocks: u64,
+    /// Of the state that the run has there.
+    pub checksum: u64,
+    /// Tokens that each sink has got by then.
+    pub outputs: Vec<u64>,
+}
+
+/// What a conductor proposes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Decision {
+    /// A new epoch, on these hosts, from the last border on. Its number is the index of the entry.
+    Epoch {
+        /// Who conducts it.
+        conductor: VoterId,
+        /// The hosts that take part, by their number in the bundle's machine.
+        hosts: BTreeSet<u32>,
+    },
+    /// A border of an epoch. Its state is held by all of [`Decided::holders`] by now.
+    Border {
+        /// Which epoch.
+        epoch: u64,
+        /// Which border.
+        border: RunBorder,
+    },
+    /// A voter has the state of the last border, and gets that of each border before that is proposed: it can take over.
+    Join {
+        /// Which one.
+        holder: VoterId,
+    },
+    /// A voter does not get borders any more: it is lost, or too slow.
+    Leave {
+        /// Which one.
+        holder: VoterId,
+    },
+}
+
+impl Decision {
+    /// The bytes of an entry.
+    ///
+    /// # Errors
+    /// More bytes than an entry may have.
+    pub fn encode(&self) -> Result<Vec<u8>, DecodeError> {
+        let bytes = postcard::to_stdvec(self).map_err(|error| DecodeError::Nonsense {
+            what: "a decision",
+            why: error.to_string(),
+        })?;
+        check_length(bytes.len())?;
+        Ok(bytes)
+    }
+
+    /// What an entry says.
+    ///
+    /// # Errors
+    /// It is no decision of this version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        check_length(bytes.len())?;
+        decode_all("a decision", bytes)
+    }
+}
+
+fn check_length(bytes: usize) -> Result<(), DecodeError> {
+    match bytes <= MAX_DECISION_BYTES {
+        true => Ok(()),
+        false => Err(DecodeError::Long {
+            what: "a decision",
+            bytes: bytes as u64,
+            max: MAX_DECISION_BYTES as u64,
+        }),
+    }
+}
+
+/// Decodes a value that takes all of the bytes.
+pub(crate) fn decode_all<'a, T: Deserialize<'a>>(
+    what: &'static str,
+    bytes: &'a [u8],
+) -> Result<T, DecodeError> {
+    let nonsense = |why: String| DecodeError::Nonsense { what, why };
+    let (value, rest) =
+        postcard::take_from_bytes(bytes).map_err(|error| nonsense(error.to_string()))?;
+    match rest.len() {
+        0 => Ok(value),
+        left => Err(nonsense(format!("{left} bytes follow it"))),
+    }
+}
+
+/// Whether a decision changed anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It holds.
+    Taken,
+    /// It came too late: another epoch has begun since it was proposed, or a later border is there.
+    Void,
+}
+
+/// What the decisions up to an entry come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decided {
+    /// The last entry that is in it.
+    pub index: u64,
+    /// The epoch; 0 before the first.
+    pub epoch: u64,
+    /// The term in which it was opened.
+    pub term: u64,
+    /// Who conducts it.
+    pub conductor: Option<VoterId>,
+    /// The hosts that take part in it.
+    pub hosts: BTreeSet<u32>,
+    /// The voters that get the state of each border.
+    pub holders: BTreeSet<VoterId>,
+    /// The last border. It outlives its epoch.
+    pub border: RunBorder,
+    /// The epoch that it is of.
+    pub border_epoch: u64,
+}
+
+impl Decided {
+    /// Takes in the next entry, and says whether it changed anything. An entry that is no decision is void on all voters alike.
+    pub fn apply(&mut self, entry: &LogEntry) -> Effect {
+        self.index = entry.index;
+        match Decision::decode(&entry.data) {
+            Ok(Decision::Epoch { conductor, hosts }) => {
+                self.epoch = entry.index;
+                self.term = entry.term;
+                self.conductor = Some(conductor);
+                self.hosts = hosts;
+                Effect::Taken
+            }
+            Ok(Decision::Border { epoch, border }) => self.advance_border(epoch, border),
+            Ok(Decision::Join { holder }) => effect(self.holders.insert(holder)),
+            Ok(Decision::Leave { holder }) => effect(self.holders.remove(&holder)),
+            Err(_) => Effect::Void,
+        }
+    }
+
+    fn advance_border(&mut self, epoch: u64, border: RunBorder) -> Effect {
+        let is_later = border.blocks > self.border.blocks;
+        if epoch != self.epoch || !is_later {
+            return Effect::Void;
+        }
+        (self.border, self.border_epoch) = (border, epoch);
+        Effect::Taken
+    }
+
+    /// The bytes of a snapshot.
+    ///
+    /// # Errors
+    /// It cannot be encoded.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, DecodeError> {
+        postcard::to_stdvec(self).map_err(|error| DecodeError::Nonsense {
+            what: "a snapshot",
+            why: error.to_string(),
+        })
+    }
+
+    /// From a snapshot.
+    ///
+    /// # Errors
+    /// It is none of this version.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        decode_all("a snapshot", bytes)
+    }
+}
+
+fn effect(is_change: bool) -> Effect {
+    match is_change {
+        true => Effect::Taken,
+        false => Effect::Void,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(index: u64, term: u64, decision: &Decision) -> LogEntry {
+        LogEntry {
+            index,
+            term,
+            data: decision.encode().expect("short"),
+        }
+    }
+
+    fn epoch() -> Decision {
+        Decision::Epoch {
+            conductor: VoterId(1),
+            hosts: [0, 1].into(),
+        }
+    }
+
+    fn border(epoch: u64, blocks: u64) -> Decision {
+        let border = RunBorder {
+            blocks,
+            checksum: blocks * 7,
+            outputs: vec![blocks],
+        };
+        Decision::Border { epoch, border }
+    }
+
+    #[test]
+    fn borders_of_an_epoch_that_is_over_are_void() {
+        let mut decided = Decided::default();
+        assert_eq!(decided.apply(&entry(2, 1, &epoch())), Effect::Taken);
+        assert_eq!(decided.apply(&entry(3, 1, &border(2, 8))), Effect::Taken);
+        assert_eq!(decided.apply(&entry(4, 2, &epoch())), Effect::Taken);
+        assert_eq!((decided.epoch, decided.term), (4, 2));
+
+        // The first conductor has proposed this before it knew.
+        assert_eq!(decided.apply(&entry(5, 2, &border(2, 16))), Effect::Void);
+        assert_eq!(decided.border.blocks, 8);
+        assert_eq!(decided.apply(&entry(6, 2, &border(4, 12))), Effect::Taken);
+        // Borders do not go back.
+        assert_eq!(decided.apply(&entry(7, 2, &border(4, 12))), Effect::Void);
+        assert_eq!((decided.border.blocks, decided.index), (12, 7));
+    }
+
+    #[test]
+    fn nonsense_in_the_log_is_void() {
+        let mut decided = Decided::default();
+        for data in [vec![], vec![200], vec![0; 1 << 20]] {
+            let entry = LogEntry {
+                index: 1,
+                term: 1,
+                data,
+            };
+            assert_eq!(decided.apply(&entry), Effect::Void);
+        }
+        assert_eq!(decided.epoch, 0);
+    }
+
+    #[test]
+    fn a_snapshot_is_the_state() {
+        let mut decided = Decided::default();
+        decided.apply(&entry(1, 1, &epoch()));
+        decided.apply(&entry(2, 1, &Decision::Join { holder: VoterId(4) }));
+        decided.apply(&entry(3, 1, &border(1, 5)));
+        let bytes = decided.encode().expect("encoded");
+        assert_eq!(Decided::decode(&bytes), Ok(decided));
+        Decided::decode(&bytes[1..]).expect_err("cut");
+        Decided::decode(&[&bytes[..], &[0]].concat()).expect_err("too long");
+    }
+}
