@@ -35,3 +35,5 @@ pub mod step_actor;
 pub mod stepper;
 pub mod ticks;
 pub mod timed;
+#[cfg(target_os = "linux")]
+pub mod voters;

@@ -1,5 +1,6 @@
 //! What can go wrong. Each error says where, which two values disagree, and what to do about it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::VoterId;
@@ -193,5 +194,33 @@ pub enum JournalError {
     InUse {
         /// The file.
         path: PathBuf,
+    },
+}
+
+/// A voter that cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum MemberError {
+    /// Not a council, or not one of its voters.
+    #[error(transparent)]
+    Council(#[from] CouncilError),
+    /// Its journal cannot be gone on from.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// Nobody knows where a voter is.
+    #[error("{voter} has no address: give one for each voter")]
+    NoAddress {
+        /// Which one.
+        voter: VoterId,
+    },
+    /// It would be reached without protection.
+    #[error("{0}")]
+    Unprotected(String),
+    /// What the system says.
+    #[error("{address}: {source}")]
+    Io {
+        /// Where it was to listen.
+        address: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
     },
 }

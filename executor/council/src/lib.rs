@@ -5,6 +5,7 @@
 //!   what to write, what to send, and what has been decided ([`node::Output`]). So a simulation can run it as it is.
 //! - [`journal::Journal`]: term, vote and log of a voter on disk.
 //! - [`decision::Decided`]: what the decisions come to, alike on all voters.
+//! - [`member::Member`]: a voter at work, on a thread, over sockets.
 //! - [`message::Message`]: what voters say to each other. Bytes from the network are decoded as this, never by raft-rs's own
 //!   parser (protobuf 2, which has an open advisory), and checked against what can be true before raft-rs sees them: it panics
 //!   at what cannot.
@@ -24,11 +25,17 @@
 //!
 //! [Raft]: https://raft.github.io/raft.pdf "Ongaro & Ousterhout 2014, In search of an understandable consensus algorithm"
 
+mod check;
 pub mod decision;
 pub mod error;
 pub mod journal;
+mod links;
+pub mod member;
 pub mod message;
 pub mod node;
+mod output;
+mod record;
+mod settings;
 mod storage;
 
 use serde::{Deserialize, Serialize};

@@ -11,12 +11,15 @@
 //! Writes are done one after the other. Other inputs may come between.
 
 use raft::{Config, RawNode, ReadOnlyOption, StateRole};
-use serde::{Deserialize, Serialize};
 use slog::{Discard, Logger, o};
 
-use crate::decision::{Decided, Decision, Effect};
+use crate::check::{LogPosition, check_message, decided_of};
+use crate::decision::{Decided, Decision};
 use crate::error::{CouncilError, MessageError, ProposeError};
 use crate::message::{MAX_ENTRY_BYTES, Message, MessageKind, entry_from_raft, snapshot_from_raft};
+pub use crate::output::{Applied, Output, Write};
+pub use crate::record::{Record, Recovered};
+pub use crate::settings::Settings;
 use crate::storage::LogStore;
 use crate::{LogEntry, Snapshot, VoterId};
 
@@ -26,203 +29,9 @@ pub const ELECTION_TICKS: u64 = 10;
 pub const LEASE_TICKS: u64 = 8;
 /// From one heartbeat to the next.
 const HEARTBEAT_TICKS: u64 = 2;
-/// By so many ticks each voter waits longer than the one before it. So two seldom stand at once, and nothing is left to chance:
-/// the same inputs always give the same outputs.
-const RANK_TICKS: u64 = 3;
 /// Ticks that are made up for after the voter could not run; more are forgotten. Others are not to blame for that time.
 const MAX_LATE_TICKS: u64 = 3;
 const MAX_INFLIGHT_MESSAGES: usize = 256;
-/// Shortest and longest tick.
-const TICK_RANGE_NS: std::ops::RangeInclusive<u64> = 100_000..=10_000_000_000;
-
-/// What a voter must know.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Which one it is.
-    pub own: VoterId,
-    /// All voters, in the same order everywhere.
-    pub voters: Vec<VoterId>,
-    /// The unit of [`ELECTION_TICKS`] and [`LEASE_TICKS`]; the same everywhere.
-    pub tick_ns: u64,
-    /// A snapshot takes the place of so many decided entries.
-    pub compact_after: u64,
-    /// Voters that could not conduct. They vote and keep the log. One leads only to bring a conductor's log up to date that is
-    /// behind its own, and never acts.
-    pub witnesses: Vec<VoterId>,
-}
-
-impl Settings {
-    /// Whether these can be a council.
-    ///
-    /// # Errors
-    /// Another number of voters than 3 or 5, a number twice, or a voter that is not among them.
-    pub fn check(&self) -> Result<(), CouncilError> {
-        let found = self.voters.len();
-        if !matches!(found, 3 | 5) {
-            return Err(CouncilError::Size { found });
-        }
-        for (position, voter) in self.voters.iter().enumerate() {
-            if voter.0 == 0 || self.voters[..position].contains(voter) {
-                return Err(CouncilError::Number { voter: *voter });
-            }
-        }
-        let mut named = self.witnesses.iter().chain([&self.own]);
-        if let Some(stranger) = named.find(|voter| !self.voters.contains(voter)) {
-            return Err(CouncilError::Stranger { voter: *stranger });
-        }
-        if self.voters.iter().all(|voter| self.is_witness(*voter)) {
-            return Err(CouncilError::Witnesses { found });
-        }
-        match TICK_RANGE_NS.contains(&self.tick_ns) {
-            true => Ok(()),
-            false => Err(CouncilError::Tick {
-                found_ns: self.tick_ns,
-            }),
-        }
-    }
-
-    /// It stands itself when it has heard of no leader for so long. Witnesses leave that to the others for some time.
-    fn patience_ticks(&self) -> usize {
-        let mut voters = self.voters.iter();
-        let rank = voters.position(|voter| *voter == self.own).unwrap_or(0) as u64;
-        let begin_ticks = match self.is_witness(self.own) {
-            true => 2 * ELECTION_TICKS,
-            false => ELECTION_TICKS,
-        };
-        (begin_ticks + rank * RANK_TICKS) as usize
-    }
-
-    fn is_witness(&self, voter: VoterId) -> bool {
-        self.witnesses.contains(&voter)
-    }
-}
-
-/// What a voter has on disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recovered {
-    /// The highest term that it has seen.
-    pub term: u64,
-    /// Whom it has voted for in that term.
-    pub vote: Option<VoterId>,
-    /// What its first entries came to.
-    pub snapshot: Snapshot,
-    /// The entries after that.
-    pub entries: Vec<LogEntry>,
-}
-
-impl Default for Recovered {
-    fn default() -> Self {
-        Self {
-            term: 0,
-            vote: None,
-            snapshot: Snapshot {
-                index: 0,
-                term: 0,
-                state: Vec::new(),
-            },
-            entries: Vec::new(),
-        }
-    }
-}
-
-impl Recovered {
-    /// The last entry.
-    pub fn last(&self) -> u64 {
-        self.snapshot.index + self.entries.len() as u64
-    }
-
-    /// Takes in the next record.
-    ///
-    /// # Errors
-    /// It does not follow from those before, which no voter writes.
-    pub fn take(&mut self, record: Record) -> Result<(), String> {
-        match record {
-            Record::Whole(whole) => *self = whole,
-            Record::Vote { term, vote } => {
-                if term < self.term {
-                    return Err(format!("term {term} after term {}", self.term));
-                }
-                (self.term, self.vote) = (term, vote);
-            }
-            Record::Entries(entries) => {
-                let Some(first) = entries.first() else {
-                    return Ok(());
-                };
-                let (snapshot, last) = (self.snapshot.index, self.last());
-                if first.index <= snapshot || first.index > last + 1 {
-                    return Err(format!(
-                        "entries from {} on after entries {snapshot} to {last}",
-                        first.index
-                    ));
-                }
-                self.entries.truncate((first.index - snapshot - 1) as usize);
-                self.entries.extend(entries);
-            }
-        }
-        self.check()
-    }
-
-    fn check(&self) -> Result<(), String> {
-        let mut previous = (self.snapshot.index, self.snapshot.term);
-        for entry in &self.entries {
-            if entry.index != previous.0 + 1 || entry.term < previous.1 {
-                return Err(format!(
-                    "entry {} of term {} after entry {} of term {}",
-                    entry.index, entry.term, previous.0, previous.1
-                ));
-            }
-            previous = (entry.index, entry.term);
-        }
-        Ok(())
-    }
-}
-
-/// Something to keep on disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Record {
-    /// A term, and whom this voter has voted for in it.
-    Vote {
-        /// The term.
-        term: u64,
-        /// `None` if it has not voted.
-        vote: Option<VoterId>,
-    },
-    /// Entries, which replace all from the first one's index on.
-    Entries(Vec<LogEntry>),
-    /// All that there is to keep: earlier records can go.
-    Whole(Recovered),
-}
-
-/// Records, and the messages that may be sent once they are on disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Write {
-    /// For [`Node::written`].
-    pub number: u64,
-    /// In this order.
-    pub records: Vec<Record>,
-    /// Sent when the records are synced.
-    pub messages: Vec<Message>,
-}
-
-/// Something that has been decided.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Applied {
-    /// The next entry, and whether it changed anything.
-    Entry(LogEntry, Effect),
-    /// All up to this entry, in one: this voter was far behind.
-    Snapshot(u64),
-}
-
-/// What follows from inputs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Output {
-    /// Sent without waiting for a write.
-    pub messages: Vec<Message>,
-    /// To be written.
-    pub write: Option<Write>,
-    /// What has been decided, in order.
-    pub applied: Vec<Applied>,
-}
 
 /// How long this voter conducts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,6 +53,8 @@ pub struct Node {
     /// Until then it votes for nobody: it may have answered a leader before it was started again.
     quiet_until_ns: u64,
     lease: Lease,
+    /// The last term in which a first lease was asked for.
+    asked_in_term: u64,
     /// As they are, or will be, on disk.
     voted: (u64, Option<VoterId>),
     last_write: u64,
@@ -301,6 +112,7 @@ impl Node {
                 until_ns: 0,
                 from_index: 0,
             },
+            asked_in_term: 0,
             voted,
             last_write: 0,
             written: 0,
@@ -359,7 +171,12 @@ impl Node {
     pub fn receive(&mut self, now_ns: u64, message: Message) -> Result<(), MessageError> {
         // First: time that has passed before the message came must not count as time after it.
         self.advance(now_ns);
-        self.check(&message)?;
+        let position = LogPosition {
+            term: self.term(),
+            last: self.raw.raft.raft_log.last_index(),
+            is_leader: self.is_leader(),
+        };
+        check_message(&message, &self.settings, position)?;
         if self.is_restoring {
             // As if it had been lost on the way.
             return Ok(());
@@ -413,8 +230,13 @@ impl Node {
     pub fn poll(&mut self) -> Output {
         let mut output = Output::default();
         let mut write = Write::default();
-        while self.raw.has_ready() {
-            self.take_ready(&mut output, &mut write);
+        loop {
+            while self.raw.has_ready() {
+                self.take_ready(&mut output, &mut write);
+            }
+            if !self.ask_for_first_lease() {
+                break;
+            }
         }
         if self.is_due_for_compaction() {
             self.compact(&mut write);
@@ -423,6 +245,18 @@ impl Node {
         let is_empty = write.records.is_empty() && write.messages.is_empty() && write.number == 0;
         output.write = (!is_empty).then_some(write);
         output
+    }
+
+    /// Sends heartbeats for the first lease of a term as soon as that is possible, not with the next tick; whether it has.
+    fn ask_for_first_lease(&mut self) -> bool {
+        let term = self.term();
+        let is_possible = self.is_leader() && self.raw.raft.commit_to_current_term();
+        if !is_possible || self.asked_in_term == term {
+            return false;
+        }
+        self.asked_in_term = term;
+        self.raw.read_index(self.now_ns.to_le_bytes().to_vec());
+        true
     }
 
     fn take_ready(&mut self, output: &mut Output, write: &mut Write) {
@@ -588,104 +422,9 @@ impl Node {
     pub fn decided(&self) -> &Decided {
         &self.decided
     }
-
-    // What is believed.
-
-    /// Whether a voter of this council can have sent a message: raft-rs panics at some that none sends.
-    fn check(&self, message: &Message) -> Result<(), MessageError> {
-        let (from, to) = (message.from, message.to);
-        let voters = &self.settings.voters;
-        let own = self.settings.own;
-        if to != own || from == own || !voters.contains(&from) {
-            let voters = voters.len();
-            return Err(MessageError::Address {
-                from,
-                to,
-                own,
-                voters,
-            });
-        }
-        let nonsense = |what: String| Err(MessageError::Nonsense { from, what });
-        if message.term == 0 || message.term == u64::MAX {
-            return nonsense(format!("term {}", message.term));
-        }
-
-        let last = self.raw.raft.raft_log.last_index();
-        let is_current = message.term >= self.term();
-        match message.kind {
-            MessageKind::Heartbeat if is_current && message.commit > last => {
-                Err(MessageError::Forgotten {
-                    from,
-                    promised: message.commit,
-                    found: last,
-                })
-            }
-            MessageKind::Append => match entries_fault(message) {
-                Some(what) => nonsense(what),
-                None => Ok(()),
-            },
-            // Others raft-rs does not look into.
-            MessageKind::AppendAnswer if message.term == self.term() && self.is_leader() => {
-                let is_beyond = !message.is_rejected && message.index > last;
-                match is_beyond || message.reject_hint == u64::MAX {
-                    true => nonsense(format!(
-                        "that it has entry {}, the last one is {last}",
-                        message.index.max(message.reject_hint)
-                    )),
-                    false => Ok(()),
-                }
-            }
-            MessageKind::Snapshot => match snapshot_fault(message) {
-                Some(what) => nonsense(what),
-                None => Ok(()),
-            },
-            _ => Ok(()),
-        }
-    }
 }
 
 fn messages_of(messages: Vec<raft::eraftpb::Message>) -> Vec<Message> {
     let messages = messages.into_iter();
     messages.filter_map(Message::from_raft).collect()
-}
-
-/// The state in a snapshot.
-fn decided_of(snapshot: &Snapshot) -> Result<Decided, String> {
-    let decided = Decided::decode(&snapshot.state).map_err(|error| error.to_string())?;
-    match decided.index == snapshot.index {
-        true => Ok(decided),
-        false => Err(format!(
-            "a snapshot of entry {} with the state of entry {}",
-            snapshot.index, decided.index
-        )),
-    }
-}
-
-/// What is wrong with the entries of a message, if anything is.
-fn entries_fault(message: &Message) -> Option<String> {
-    let mut previous = (message.index, message.log_term);
-    for entry in &message.entries {
-        let follows = Some(entry.index) == previous.0.checked_add(1);
-        if !follows || entry.term < previous.1 || entry.term > message.term {
-            return Some(format!(
-                "entry {} of term {} after entry {} of term {}, in term {}",
-                entry.index, entry.term, previous.0, previous.1, message.term
-            ));
-        }
-        previous = (entry.index, entry.term);
-    }
-    None
-}
-
-fn snapshot_fault(message: &Message) -> Option<String> {
-    let Some(snapshot) = &message.snapshot else {
-        return Some("a snapshot without a state".to_owned());
-    };
-    if snapshot.index == 0 || snapshot.term == 0 || snapshot.term > message.term {
-        return Some(format!(
-            "a snapshot of entry {} of term {}, in term {}",
-            snapshot.index, snapshot.term, message.term
-        ));
-    }
-    decided_of(snapshot).err()
 }

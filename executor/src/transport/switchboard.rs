@@ -191,6 +191,10 @@ impl Switchboard {
 
     fn admit(&self, accepted: Accepted) {
         let deadline = Deadline::after(HANDSHAKE_LIMIT);
+        if accepted.hello.purpose == Purpose::Council {
+            // Voters have an address of their own.
+            return accepted.refuse(Refusal::Unknown, deadline);
+        }
         if accepted.hello.purpose == Purpose::Control {
             let mut board = self.board();
             let Some(orders) = board.orders.clone() else {

@@ -37,6 +37,8 @@ pub enum Purpose {
     Control = 1,
     /// Rings from one worker to another.
     Wire = 2,
+    /// One voter of a council speaks to another.
+    Council = 3,
 }
 
 /// What the dialer says.
@@ -44,15 +46,15 @@ pub enum Purpose {
 pub struct Hello {
     /// What the connection is for.
     pub purpose: Purpose,
-    /// Which run.
+    /// Which run, or which council.
     pub run: u128,
     /// Which of its epochs.
     pub epoch: u64,
     /// The plan that the epoch runs.
     pub plan: u64,
-    /// The sending worker's calendar.
+    /// The sending worker's calendar, or the sending voter.
     pub sender: u32,
-    /// The receiving worker's calendar.
+    /// The receiving worker's calendar, or the receiving voter.
     pub receiver: u32,
 }
 
@@ -106,6 +108,7 @@ impl Hello {
         let purpose = match signed[8] {
             1 => Purpose::Control,
             2 => Purpose::Wire,
+            3 => Purpose::Council,
             found => return Err(HandshakeError::Purpose { peer, found }),
         };
         Ok(Self {

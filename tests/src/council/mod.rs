@@ -16,8 +16,10 @@
 //! - once the faults are over, the run goes on within a second.
 
 mod bugs;
+mod conduct;
 mod disk;
 mod network;
+mod processes;
 mod scenario;
 mod voter;
 mod watch;

@@ -1,0 +1,71 @@
+//! How soon another one conducts once the conductor is gone: from its SIGKILL to the first entry that the next one has decided
+//! (its epoch), and to the first output of it, for three processes over TCP on one computer.
+//!
+//! ```text
+//! cargo bench -p zbmd-tests --bench council_failover                 40 kills with a tick of 2.5 ms: a lease of 20 ms
+//! cargo bench -p zbmd-tests --bench council_failover -- 100 1000     100 of them with a tick of 1 ms
+//! ```
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("not run: a council needs Linux");
+}
+
+#[cfg(target_os = "linux")]
+fn main() {
+    zbmd_tests::voters::vote_or_test(linux::main);
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::time::Duration;
+
+    use zbmd_council::member::lease_clock_ns;
+    use zbmd_tests::voters::VoterProcesses;
+
+    pub(super) fn main() {
+        let numbers: Vec<u64> = std::env::args()
+            .filter_map(|text| text.parse().ok())
+            .collect();
+        let kills = numbers.first().copied().unwrap_or(40);
+        let tick = Duration::from_micros(numbers.get(1).copied().unwrap_or(2500));
+        print_load();
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut voters = VoterProcesses::start(folder.path(), tick);
+        let mut last = voters.wait_for("output", |line| line.number > 20);
+        let (mut entries_ms, mut outputs_ms) = (Vec::new(), Vec::new());
+        for kill in 0..kills {
+            // Heartbeats are in another state each time, and all voters are there.
+            std::thread::sleep(Duration::from_millis(150 + kill * 37 % 100));
+            last = voters.lines().pop().unwrap_or(last);
+            let killed_ns = lease_clock_ns();
+            voters.kill(last.voter);
+            let epoch = last.epoch;
+            let entry = voters.wait_for("a new epoch", |line| line.epoch > epoch);
+            let output = voters.wait_for("new output", |line| {
+                line.epoch > epoch && line.number > last.number
+            });
+            entries_ms.push((entry.at_ns - killed_ns) as f64 / 1e6);
+            outputs_ms.push((output.at_ns - killed_ns) as f64 / 1e6);
+            voters.restart(last.voter);
+        }
+        println!("{kills} conductors killed, tick {} us", tick.as_micros());
+        print_times("first entry of the next", entries_ms);
+        print_times("first new output", outputs_ms);
+        print_load();
+    }
+
+    fn print_times(what: &str, mut times_ms: Vec<f64>) {
+        times_ms.sort_by(f64::total_cmp);
+        let last = times_ms.len().saturating_sub(1);
+        let at = |part: f64| times_ms.get((last as f64 * part) as usize).copied();
+        let [min, p50, p95, p99, max] =
+            [0.0, 0.5, 0.95, 0.99, 1.0].map(|part| at(part).unwrap_or(f64::NAN));
+        println!("{what}: min {min:.1}, p50 {p50:.1}, p95 {p95:.1}, p99 {p99:.1}, max {max:.1} ms");
+    }
+
+    fn print_load() {
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        println!("load: {}", load.trim());
+    }
+}
