@@ -4,6 +4,7 @@
 //! ```text
 //! cargo bench -p zbmd-tests --bench council_failover                 40 kills with a tick of 2.5 ms: a lease of 20 ms
 //! cargo bench -p zbmd-tests --bench council_failover -- 100 1000     100 of them with a tick of 1 ms
+//! cargo bench -p zbmd-tests --bench council_failover -- stops 200    200 conductors stopped and continued: what they do then
 //! ```
 
 #[cfg(not(target_os = "linux"))]
@@ -20,8 +21,9 @@ fn main() {
 mod linux {
     use std::time::Duration;
 
+    use rustix::process::Signal;
     use zbmd_council::member::lease_clock_ns;
-    use zbmd_tests::voters::VoterProcesses;
+    use zbmd_tests::voters::{VoterProcesses, check_lines};
 
     pub(super) fn main() {
         let numbers: Vec<u64> = std::env::args()
@@ -30,6 +32,39 @@ mod linux {
         let kills = numbers.first().copied().unwrap_or(40);
         let tick = Duration::from_micros(numbers.get(1).copied().unwrap_or(2500));
         print_load();
+        if std::env::args().any(|word| word == "stops") {
+            stop_conductors(kills, tick);
+        } else {
+            kill_conductors(kills, tick);
+        }
+        print_load();
+    }
+
+    /// Conductors that were stopped until another one conducts, and go on.
+    fn stop_conductors(stops: u64, tick: Duration) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let voters = VoterProcesses::start(folder.path(), tick);
+        let mut last = voters.wait_for("output", |line| line.number > 20);
+        for _ in 0..stops {
+            last = voters.lines().pop().unwrap_or(last);
+            let epoch = last.epoch;
+            voters.signal(last.voter, Signal::STOP);
+            voters.wait_for("new output", |line| {
+                line.epoch > epoch && line.number > last.number
+            });
+            voters.signal(last.voter, Signal::CONT);
+            // It has time to do something wrong.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let lines = voters.lines();
+        check_lines(&lines);
+        println!(
+            "{stops} conductors stopped and continued, {} numbers given out: none by a conductor that another had followed",
+            lines.len()
+        );
+    }
+
+    fn kill_conductors(kills: u64, tick: Duration) {
         let folder = tempfile::tempdir().expect("a folder");
         let mut voters = VoterProcesses::start(folder.path(), tick);
         let mut last = voters.wait_for("output", |line| line.number > 20);
@@ -52,7 +87,6 @@ mod linux {
         println!("{kills} conductors killed, tick {} us", tick.as_micros());
         print_times("first entry of the next", entries_ms);
         print_times("first new output", outputs_ms);
-        print_load();
     }
 
     fn print_times(what: &str, mut times_ms: Vec<f64>) {

@@ -48,6 +48,21 @@ pub struct VoterLine {
     pub number: u64,
 }
 
+/// Whether what was given out is without a gap, and none of it by a conductor after another had followed it.
+///
+/// # Panics
+/// It is not so.
+pub fn check_lines(lines: &[VoterLine]) {
+    let (mut epoch, mut released) = (0, 0);
+    for line in lines {
+        assert!(line.epoch >= epoch, "{line:?} after epoch {epoch}");
+        let is_next = line.number <= released + 1;
+        assert!(is_next, "{line:?} after output {released}");
+        epoch = line.epoch;
+        released = released.max(line.number);
+    }
+}
+
 impl VoterProcesses {
     /// Starts all of them, in a folder of their own.
     pub fn start(folder: &Path, tick: Duration) -> Self {

@@ -19,7 +19,7 @@ mod linux {
 
     use rustix::process::Signal;
     use zbmd_tests::harness::{self, Test};
-    use zbmd_tests::voters::{VoterLine, VoterProcesses};
+    use zbmd_tests::voters::{VoterLine, VoterProcesses, check_lines};
 
     const TESTS: [Test; 3] = [
         ("killed_conductors", killed_conductors),
@@ -31,18 +31,6 @@ mod linux {
 
     pub(super) fn main() {
         harness::run(&TESTS, || true);
-    }
-
-    /// Whether what was given out is without a gap, and none of it by a conductor that another had followed.
-    fn check(lines: &[VoterLine]) {
-        let (mut epoch, mut released) = (0, 0);
-        for line in lines {
-            assert!(line.epoch >= epoch, "{line:?} after epoch {epoch}");
-            let is_next = line.number <= released + 1;
-            assert!(is_next, "{line:?} after output {released}");
-            epoch = line.epoch;
-            released = released.max(line.number);
-        }
     }
 
     /// Waits until somebody gives out output in an epoch after this one.
@@ -67,7 +55,7 @@ mod linux {
             last = next;
         }
         let lines = voters.lines();
-        check(&lines);
+        check_lines(&lines);
         let epochs: std::collections::BTreeSet<u64> = lines.iter().map(|line| line.epoch).collect();
         assert!(epochs.len() >= 6, "{epochs:?}");
     }
@@ -85,7 +73,7 @@ mod linux {
             std::thread::sleep(Duration::from_millis(200));
             last = wait_for_output(&voters, next.epoch - 1);
         }
-        check(&voters.lines());
+        check_lines(&voters.lines());
     }
 
     fn a_minority_decides_nothing() {
@@ -103,6 +91,6 @@ mod linux {
         voters.restart(others[0]);
         let known = before.last().copied().expect("output");
         voters.wait_for("a majority goes on", |line| line.number > known.number);
-        check(&voters.lines());
+        check_lines(&voters.lines());
     }
 }
