@@ -61,7 +61,8 @@ impl Settings {
         let mut voters = self.voters.iter();
         let rank = voters.position(|voter| *voter == self.own).unwrap_or(0) as u64;
         let begin_ticks = match self.is_witness(self.own) {
-            true => 2 * ELECTION_TICKS,
+            // Later than all who could conduct: else it would be elected, step aside and be elected again.
+            true => 2 * ELECTION_TICKS + self.voters.len() as u64 * RANK_TICKS,
             false => ELECTION_TICKS,
         };
         (begin_ticks + rank * RANK_TICKS) as usize

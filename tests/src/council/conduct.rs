@@ -324,7 +324,7 @@ impl World {
             until_ns,
         };
         let ns = self.rng.u64(1..self.scenario.step_ns);
-        self.to_voter(at, ns, release);
+        self.schedule_at(at, ns, release);
         Ok(())
     }
 

@@ -33,7 +33,7 @@ impl World {
         self.say(|| format!("{} starts", VoterId(at as u64 + 1)));
         self.tick_later(at);
         if !self.voters[at].is_witness() {
-            self.to_voter(at, 1, CouncilEvent::Step);
+            self.schedule_at(at, 1, CouncilEvent::Step);
         }
         Ok(())
     }
@@ -44,7 +44,7 @@ impl World {
         // The system wakes it a little late.
         let late_ns = self.rng.u64(0..50 * US);
         let wait_ns = voter.wait_ns(node.deadline_ns(), self.now_ns) + late_ns;
-        self.to_voter(at, wait_ns, CouncilEvent::Tick);
+        self.schedule_at(at, wait_ns, CouncilEvent::Tick);
     }
 
     pub(super) fn kill(&mut self, at: usize, down_ns: u64) {

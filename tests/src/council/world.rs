@@ -198,7 +198,7 @@ impl World {
             .insert((self.now_ns + ns, self.sequence), happening);
     }
 
-    pub(super) fn to_voter(&mut self, at: usize, ns: u64, event: CouncilEvent) {
+    pub(super) fn schedule_at(&mut self, at: usize, ns: u64, event: CouncilEvent) {
         let life = self.voters[at].life;
         self.after(ns, Happening::Voter(at, Some(life), event));
     }
@@ -220,7 +220,7 @@ impl World {
                 let voter = &mut self.voters[at];
                 voter.is_stopped = false;
                 for event in std::mem::take(&mut voter.held) {
-                    self.to_voter(at, 0, event);
+                    self.schedule_at(at, 0, event);
                 }
                 Ok(())
             }
@@ -263,11 +263,10 @@ impl World {
                 let Some(node) = &mut self.voters[at].node else {
                     return Ok(());
                 };
-                if let Err(error) = node.receive(clock_ns, *message) {
-                    if self.bug.is_none() {
-                        let why = error.to_string();
-                        return Err(CouncilViolation::Refused { why });
-                    }
+                let received = node.receive(clock_ns, *message);
+                if let (Err(error), None) = (received, self.bug) {
+                    let why = error.to_string();
+                    return Err(CouncilViolation::Refused { why });
                 }
                 self.poll(at)?;
             }
@@ -285,7 +284,7 @@ impl World {
                 self.step(at)?;
                 let step_ns = self.scenario.step_ns;
                 let ns = self.rng.u64(step_ns / 2..=step_ns);
-                self.to_voter(at, ns, CouncilEvent::Step);
+                self.schedule_at(at, ns, CouncilEvent::Step);
             }
             CouncilEvent::Release {
                 epoch,
@@ -335,7 +334,7 @@ impl World {
             let ns = self.rng.u64(write_ns / 2..=write_ns);
             // One write after the other.
             let behind = self.voters[at].disk.writing.len() as u64 - 1;
-            self.to_voter(at, ns + behind * write_ns, CouncilEvent::Synced);
+            self.schedule_at(at, ns + behind * write_ns, CouncilEvent::Synced);
             if let Some(down_ns) = self.kill_at_vote.take_if(|_| is_killed) {
                 self.kill(at, down_ns);
                 return Ok(());
