@@ -72,3 +72,38 @@ impl Settings {
         self.witnesses.contains(&voter)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else one would be elected again and again, and step aside each time.
+    #[test]
+    fn witnesses_stand_later_than_all_who_could_conduct() {
+        for count in [3, 5] {
+            let voters: Vec<VoterId> = (1..=count).map(VoterId).collect();
+            let patience = |own: VoterId, witnesses: &[VoterId]| {
+                let settings = Settings {
+                    own,
+                    voters: voters.clone(),
+                    tick_ns: 1_000_000,
+                    compact_after: 100,
+                    witnesses: witnesses.to_vec(),
+                };
+                settings.check().expect("a council");
+                settings.patience_ticks()
+            };
+            for set in 1..(1u32 << count) - 1 {
+                let is_witness = |voter: &VoterId| set & (1 << (voter.0 - 1)) != 0;
+                let (witnesses, candidates): (Vec<VoterId>, Vec<VoterId>) =
+                    voters.iter().partition(|voter| is_witness(voter));
+                let last_candidate = candidates
+                    .iter()
+                    .map(|own| patience(*own, &witnesses))
+                    .max();
+                let first_witness = witnesses.iter().map(|own| patience(*own, &witnesses)).min();
+                assert!(last_candidate < first_witness, "{witnesses:?} of {count}");
+            }
+        }
+    }
+}
