@@ -325,6 +325,49 @@ pub enum ModeError {
     Ended,
 }
 
+/// Why there is nothing to be seen of a run. It goes on as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum ProbeError {
+    /// No such channel, or one of a state, which has no tokens between firings.
+    #[error("the model has no channel `{name}` to look at: {}", known_words(known))]
+    Unknown { name: String, known: Vec<String> },
+    /// No such device.
+    #[error(
+        "no calendar of the run is for device `{name}`: {}",
+        known_words(known)
+    )]
+    Device { name: String, known: Vec<String> },
+    /// A GPU's memory cannot be read meanwhile.
+    #[error(
+        "`{name}` is written and read on {device} only: look at a channel that a CPU device writes or receives, such as {}", known.join(", ")
+    )]
+    OnGpu {
+        name: String,
+        device: String,
+        known: Vec<String>,
+    },
+    /// Longer than what is copied.
+    #[error(
+        "a block of `{name}` has {bytes} bytes, at most {limit} are copied: compile with shorter blocks"
+    )]
+    TooLong {
+        name: String,
+        bytes: u64,
+        limit: u64,
+    },
+    /// One at a time.
+    #[error("somebody looks at `{other}` of this run: try again when that is over")]
+    Busy { other: String },
+    /// The memory of other hosts cannot be read.
+    #[error("the run is over several hosts, into which nobody can look yet")]
+    Hosts,
+    /// Nothing comes any more.
+    #[error("the run has ended")]
+    Ended,
+}
+
 fn known_words(known: &[String]) -> String {
     match known {
         [] => "it has none".to_owned(),

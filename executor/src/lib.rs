@@ -31,7 +31,7 @@ mod worker;
 
 pub use zbmd_supervise as supervise;
 
-pub use error::{CallError, EngineError, ModeError, RunError, SetError};
+pub use error::{CallError, EngineError, ModeError, ProbeError, RunError, SetError};
 pub use named_pipe::is_named_pipe;
 pub use observe::report::{Outcome, Report};
 pub use observe::{exposition, live, report};
@@ -46,8 +46,10 @@ pub use run::caller::Caller;
 pub use run::control::Stopper;
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 pub use run::hosts::agent::{AgentEvent, serve_as_agent};
+pub use run::lanes::{PlannedLane, PlannedLanes, PlannedSlot};
 pub use run::modes::{ModeChange, ModeEntry, ModeHandle, ModeStart};
 pub use run::parameters::{ParameterHandle, ParameterValue, When};
+pub use run::probe::{Probe, ProbeChannel, ProbeHandle, ProbedBlock, SlotTime};
 #[cfg(target_os = "linux")]
 pub use run::process::serve_if_worker;
 pub use run::session::{Session, SwapError};

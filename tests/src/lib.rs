@@ -7,6 +7,7 @@ pub mod bundles;
 pub mod chain;
 pub mod child_run;
 pub mod council;
+pub mod chromium;
 pub mod cpu_time;
 pub mod csdf;
 pub mod data;

@@ -73,7 +73,10 @@ fn crates_import_only_what_the_design_allows() {
             "executor",
             &["ir", "council", "devices", "hal", "op", "supervise", "wire"],
         ),
-        ("executor/cli", &["ir", "backends", "executor", "live"]),
+        (
+            "executor/cli",
+            &["ir", "backends", "fft", "executor", "live"],
+        ),
         (
             "executor/live",
             &["ir", "stream-url", "supervise", "executor"],

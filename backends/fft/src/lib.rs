@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use realfft::RealFftPlanner;
 use rustfft::FftPlanner;
-use rustfft::num_complex::Complex32;
+use rustfft::num_complex::{Complex32, Complex64};
 
 pub use realfft::{ComplexToReal, RealToComplex};
 pub use rustfft::{Fft, FftDirection};
@@ -94,9 +94,47 @@ pub fn complex_to_real(len: usize) -> Arc<dyn ComplexToReal<f32>> {
     RealFftPlanner::new().plan_fft_inverse(len)
 }
 
+/// Squares of the amplitudes of the oscillations that some samples are made of, each with a real and an imaginary part: of
+/// `k` oscillations over all of them, from 0 on, the second half being those below zero. A Hann window keeps strong ones
+/// from the rest, and spreads each over three numbers.
+pub fn power_spectrum(samples: &[(f64, f64)]) -> Vec<f64> {
+    let turn = std::f64::consts::TAU / samples.len() as f64;
+    let weights = (0..samples.len()).map(|index| 0.5 - 0.5 * (turn * index as f64).cos());
+    let mut windowed: Vec<Complex64> = samples
+        .iter()
+        .zip(weights)
+        .map(|(&(re, im), weight)| Complex64::new(re, im) * weight)
+        .collect();
+    complex_f64(samples.len(), FftDirection::Forward).process(&mut windowed);
+
+    // The sum of the weights.
+    let scale = 2.0 / samples.len() as f64;
+    let bins = windowed.iter().map(|bin| bin.norm_sqr() * scale * scale);
+    bins.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_spectrum_has_the_squares_of_amplitudes() {
+        let turn = std::f64::consts::TAU / 64.0;
+        let sample = |index: usize| {
+            let up = Complex64::from_polar(3.0, 5.0 * turn * index as f64);
+            let down = Complex64::from_polar(0.5, -20.0 * turn * index as f64);
+            ((up + down).re, (up + down).im)
+        };
+        let samples: Vec<_> = (0..64).map(sample).collect();
+        let powers = power_spectrum(&samples);
+        for (bin, expected) in [(5, 9.0), (44, 0.25), (20, 0.0), (30, 0.0)] {
+            assert!(
+                (powers[bin] - expected).abs() < 1e-9,
+                "{bin}: {}",
+                powers[bin]
+            );
+        }
+    }
 
     /// Numbers without a pattern in [-0.5, 0.5).
     fn numbers(len: usize) -> Vec<Complex32> {

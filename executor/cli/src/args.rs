@@ -11,7 +11,7 @@ use zbmd_ir::response::LatePolicy;
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 use super::agent::{Agent, ProtectionArgs};
 #[cfg(target_os = "linux")]
-use super::control::{Mode, Set};
+use super::control::{Mode, ProbeArgs, Set};
 use super::deadlines::LateAnswer;
 use super::replay::Replay;
 use super::top::Top;
@@ -62,6 +62,10 @@ pub(super) struct Args {
     /// that is free.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(super) metrics: Option<SocketAddr>,
+    /// Show the run as it is in a browser, over HTTP at this address of this machine: its calendar, queues, channels, and
+    /// what can be set. The address is printed with a key; whoever has that may look and set. Port 0 is one that is free.
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "quiet")]
+    pub(super) http: Option<SocketAddr>,
     /// Stop after so long: `500ms`, `5s`, `2m`, `1h`.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) duration: Option<Duration>,
@@ -187,6 +191,10 @@ pub(super) enum Other {
     #[cfg(target_os = "linux")]
     #[command(after_help = MODE_HELP)]
     Mode(Mode),
+    /// Look at what a channel of a run that is on carries, without disturbing it; or list its channels.
+    #[cfg(target_os = "linux")]
+    #[command(after_help = PROBE_HELP)]
+    Probe(ProbeArgs),
     /// Run the devices of this host for runs that are started on another one with `--host`.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[command(after_help = AGENT_HELP)]
@@ -260,6 +268,18 @@ Examples:
 
 Exit codes: 0 the run is in the mode, 2 usage, or no such mode, 4 the run cannot be asked, 5 the change is not allowed,
 8 no such run, or it has ended.";
+
+#[cfg(target_os = "linux")]
+const PROBE_HELP: &str = "\
+Examples:
+  zbmd-run probe                                          lists the channels of the only run that is on
+  zbmd-run probe scale                                    extremes, mean and power of a block that actor `scale` writes
+  zbmd-run probe 4711 scale --count 100                   of a hundred blocks
+  zbmd-run probe 4711 split.left --fft --count 16         what it oscillates at, the mean of 16 blocks
+  zbmd-run probe 4711 scale --output scale.npy --count 8  its tokens
+
+Exit codes: 0 shown, 2 usage, or no such channel, 4 the run cannot be asked or the file not written, 5 the channel cannot
+be looked at, 8 no such run, or it has ended.";
 
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 const AGENT_HELP: &str = "\

@@ -2,6 +2,7 @@
 //! are opened, it runs, and what it left is written.
 
 use std::io::Read;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,13 +29,13 @@ use super::ending::{Ending, WrittenFiles};
 use super::files::{Files, Opened, start_pumps};
 use super::live::LiveStreams;
 use super::live_report::EdgeReports;
-use super::metrics::{MetricsListener, MetricsServer};
 use super::record;
 use super::recordings::Recordings;
 use super::replay::Replayed;
 use super::saved_state::{self, LoadedState};
 use super::supervision::{self, EventLines};
 use super::watch::{EdgeMeters, Watch};
+use super::web::{PageRun, RunPage, WebContent, WebError, WebListener, WebServer};
 use super::{CliError, INTERRUPTED, exit, file_roles, say, startup};
 use crate::checkpoint::{Checkpoint, Origin};
 use crate::flight::{ReadyRecorder, Recorder, ReplayStart};
@@ -57,7 +58,7 @@ pub(super) fn run(
 
     let plan = RunPlan::read(args, bundle_path, registry, replayed)?;
     let opened = OpenedRun::open(plan)?;
-    let running = Running::start(opened)?;
+    let running = Running::start(opened, takes_commands)?;
     running.finish(takes_commands)
 }
 
@@ -72,7 +73,7 @@ struct Subject<'a> {
 /// All that decides a run. No file has been opened to be written.
 struct RunPlan<'a> {
     subject: Subject<'a>,
-    metrics: Option<MetricsListener>,
+    listeners: Listeners,
     supervised: Option<Supervised>,
     checkpoint_folder: Option<CheckpointFolder>,
     /// Where it begins, unless it goes on from a checkpoint or has nothing before it.
@@ -99,7 +100,7 @@ impl<'a> RunPlan<'a> {
         }
         file_roles::check(args, &files)?;
 
-        let metrics = args.metrics.map(MetricsListener::bind).transpose()?;
+        let listeners = Listeners::bind(args)?;
         let supervised = supervision::read(args, &program_names(&program))?;
         let loaded = args
             .load_state
@@ -121,7 +122,7 @@ impl<'a> RunPlan<'a> {
                 files,
                 engine,
             },
-            metrics,
+            listeners,
             supervised,
             checkpoint_folder,
             start,
@@ -133,7 +134,7 @@ impl<'a> RunPlan<'a> {
 /// A run whose streams are open. No file has been changed.
 struct OpenedRun<'a> {
     subject: Subject<'a>,
-    metrics: Option<MetricsListener>,
+    listeners: Listeners,
     supervised: Option<Supervised>,
     start: Option<ReplayStart>,
     sources: SourceFiles,
@@ -158,7 +159,7 @@ impl<'a> OpenedRun<'a> {
     fn open(plan: RunPlan<'a>) -> Result<Self, CliError> {
         let RunPlan {
             subject,
-            metrics,
+            listeners,
             mut supervised,
             checkpoint_folder,
             start,
@@ -202,7 +203,7 @@ impl<'a> OpenedRun<'a> {
         let start = resumed.map(resumed_start).or(start);
         let recorder = prepare_recorder(&subject, start.as_ref(), &mut supervised)?;
         Ok(Self {
-            metrics,
+            listeners,
             supervised,
             start,
             sources,
@@ -281,7 +282,7 @@ struct Running<'a> {
     deadlines: Deadlines,
     recorder: Option<Recorder>,
     recordings: Recordings,
-    metrics: Option<MetricsServer>,
+    servers: Vec<WebServer>,
     watch: Watch,
     /// Kept until nothing runs any more: then whoever watches the pumps sees that no other will end.
     pump_ends: Sender<PumpEnd>,
@@ -289,10 +290,10 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    fn start(opened: OpenedRun<'a>) -> Result<Self, CliError> {
+    fn start(opened: OpenedRun<'a>, takes_commands: bool) -> Result<Self, CliError> {
         let OpenedRun {
             subject,
-            metrics,
+            listeners,
             supervised,
             start,
             sources,
@@ -344,9 +345,8 @@ impl<'a> Running<'a> {
             parameters: session.parameters(),
             modes: session.modes(),
         });
-        let metrics = metrics
-            .map(|listener| start_metrics(args, listener, &session, &edge_meters))
-            .transpose()
+        let servers = listeners
+            .start(args, &session, &edge_meters, takes_commands)
             .map_err(EngineError::Thread)?;
         let stopper = session.stopper();
         let watch = Watch::start(args, stopper, ended_pumps, open_sinks, edge_meters);
@@ -357,7 +357,7 @@ impl<'a> Running<'a> {
             deadlines,
             recorder,
             recordings,
-            metrics,
+            servers,
             watch,
             pump_ends,
             outputs,
@@ -373,20 +373,22 @@ impl<'a> Running<'a> {
             deadlines,
             recorder,
             recordings,
-            metrics,
+            servers,
             watch,
             pump_ends,
             outputs,
         } = self;
         // After the run's page, whose folder has the socket.
         #[cfg(target_os = "linux")]
-        let control_server = takes_commands.then(|| start_control(&session)).flatten();
+        let control_server = takes_commands
+            .then(|| start_control(&session, &subject.engine))
+            .flatten();
         let run_outcome = session.join();
         #[cfg(target_os = "linux")]
         drop(control_server);
         drop(pump_ends);
         let mut watched = watch.finish();
-        drop(metrics);
+        drop(servers);
         let edges = EdgeReports {
             deadlines: deadlines.finish(),
             live: live.finish(),
@@ -424,39 +426,86 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Answers whoever asks how the run is.
-fn start_metrics(
-    args: &Args,
-    listener: MetricsListener,
-    session: &Session,
-    edge_meters: &Arc<EdgeMeters>,
-) -> std::io::Result<MetricsServer> {
-    if !args.quiet {
-        let address = listener.address();
-        say(format_args!(
-            "zbmd-run: metrics at http://{address}/metrics"
-        ));
-    }
-    let (stopper, edge_meters) = (session.stopper(), Arc::clone(edge_meters));
-    listener.start(args.realtime, move || {
-        edge_meters.add_to(stopper.progress())
-    })
+/// Addresses at which the run can be seen.
+struct Listeners {
+    metrics: Option<WebListener>,
+    page: Option<WebListener>,
 }
 
-/// Takes commands to the run, if it has anything to be set.
+impl Listeners {
+    fn bind(args: &Args) -> Result<Self, WebError> {
+        let bind = |option, address: Option<SocketAddr>| {
+            address
+                .map(|address| WebListener::bind(option, address))
+                .transpose()
+        };
+        Ok(Self {
+            metrics: bind("--metrics", args.metrics)?,
+            page: bind("--http", args.http)?,
+        })
+    }
+
+    /// Answers whoever asks how the run is.
+    fn start(
+        self,
+        args: &Args,
+        session: &Session,
+        edge_meters: &Arc<EdgeMeters>,
+        takes_commands: bool,
+    ) -> std::io::Result<Vec<WebServer>> {
+        let look = || {
+            let (stopper, edge_meters) = (session.stopper(), Arc::clone(edge_meters));
+            Box::new(move || edge_meters.add_to(stopper.progress()))
+        };
+        let mut servers = Vec::new();
+        if let Some(listener) = self.metrics {
+            if !args.quiet {
+                let address = listener.address();
+                say(format_args!(
+                    "zbmd-run: metrics at http://{address}/metrics"
+                ));
+            }
+            let content = WebContent {
+                look: look(),
+                page: None,
+            };
+            servers.push(listener.start(args.realtime, content)?);
+        }
+        if let Some(listener) = self.page {
+            let page = RunPage::new(PageRun {
+                look: look(),
+                parameters: session.parameters(),
+                modes: session.modes(),
+                probes: session.probes(),
+                is_settable: takes_commands,
+            })?;
+            let (address, path) = (listener.address(), page.path());
+            say(format_args!(
+                "zbmd-run: the run is at http://{address}{path}"
+            ));
+            let content = WebContent {
+                look: look(),
+                page: Some(page),
+            };
+            servers.push(listener.start(args.realtime, content)?);
+        }
+        Ok(servers)
+    }
+}
+
+/// Takes commands to the run.
 #[cfg(target_os = "linux")]
-fn start_control(session: &Session) -> Option<ControlServer> {
+fn start_control(session: &Session, engine: &Engine) -> Option<ControlServer> {
     let commanded = Commanded {
         parameters: session.parameters(),
         modes: session.modes(),
+        probes: session.probes(),
+        model: engine.program().graph.name.clone(),
     };
-    if commanded.parameters.values().is_empty() && commanded.modes.names().len() < 2 {
-        return None;
-    }
     let started = ControlServer::start(commanded);
     let note = |error| {
         say(format_args!(
-            "zbmd-run: note: live parameters and modes cannot be changed from outside: {error}"
+            "zbmd-run: note: the run takes no commands from outside: {error}"
         ));
     };
     started.map_err(note).ok()

@@ -13,6 +13,7 @@
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 mod agent;
 mod args;
+mod block_figures;
 mod bundle_run;
 #[doc(hidden)]
 pub mod checkpoint;
@@ -29,7 +30,6 @@ pub mod flight;
 mod io;
 mod live;
 mod live_report;
-mod metrics;
 mod record;
 mod recordings;
 mod replay;
@@ -40,6 +40,7 @@ mod supervision;
 pub mod testing;
 mod top;
 mod watch;
+mod web;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -59,9 +60,9 @@ pub use zbmd_executor::exit;
 use self::args::{Args, Other};
 use self::bundle_run::run;
 use self::console::CONSOLE;
-use self::metrics::MetricsError;
 use self::replay::replay;
 use self::top::top;
+use self::web::WebError;
 use crate::checkpoint::FolderError;
 use crate::flight::RecordingError;
 use crate::io::{FileError, is_standard};
@@ -88,7 +89,7 @@ enum CliError {
     #[error("{}: {text}", path.display())]
     Refused { path: PathBuf, text: String },
     #[error(transparent)]
-    Metrics(#[from] MetricsError),
+    Web(#[from] WebError),
     #[error(transparent)]
     Folder(#[from] FolderError),
     #[error(transparent)]
@@ -105,9 +106,9 @@ enum CliError {
 impl CliError {
     fn code(&self) -> u8 {
         match self {
-            CliError::Usage(_) | CliError::Metrics(MetricsError::Remote(_)) => exit::USAGE,
+            CliError::Usage(_) | CliError::Web(WebError::Remote { .. }) => exit::USAGE,
             CliError::File(_)
-            | CliError::Metrics(MetricsError::Listen { .. })
+            | CliError::Web(WebError::Listen { .. })
             | CliError::Declaration { .. }
             | CliError::Folder(FolderError::Io { .. })
             | CliError::Recording(RecordingError::Io { .. } | RecordingError::Missing { .. }) => {
@@ -200,6 +201,8 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         (Some(Other::Set(args)), _) => Ok(control::set(args)),
         #[cfg(target_os = "linux")]
         (Some(Other::Mode(args)), _) => Ok(control::mode(args)),
+        #[cfg(target_os = "linux")]
+        (Some(Other::Probe(args)), _) => Ok(control::probe(args)),
         #[cfg(all(feature = "hosts", target_os = "linux"))]
         (Some(Other::Agent(args)), _) => agent::serve(args, registry),
         (Some(Other::Replay(args)), _) => replay(args, registry),

@@ -84,7 +84,7 @@ impl Caller {
         let initial = State::initial(graph);
         let spec = call_spec(&loaded, device, &initial);
         let memory = Arc::new(EpochMemory::create(graph, plan, &spec, None)?);
-        memory.arena().make_present(false);
+        memory.make_present(false);
         border::write_start(&memory, &initial.channels);
 
         let port_bytes = |id, token_bytes| (block_tokens(id) * token_bytes) as usize;

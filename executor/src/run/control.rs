@@ -6,6 +6,7 @@ use zbmd_ir::DeviceId;
 
 use super::modes::ModeRequests;
 use super::parameters::ParameterLedger;
+use super::probe::ProbeDesk;
 use super::progress;
 use crate::observe::live::Progress;
 use crate::options::InputListener;
@@ -37,6 +38,8 @@ pub(crate) struct RunControl {
     over: AtomicU32,
     /// Not on any fast path: taken once an epoch, and by whoever ends the run or looks at its progress.
     current: Mutex<Option<CurrentEpoch>>,
+    /// Who looks into the run.
+    pub(super) probe_desk: ProbeDesk,
 }
 
 /// The epoch at work.
@@ -104,6 +107,7 @@ impl RunControl {
             inputs,
             over: AtomicU32::new(0),
             current: Mutex::new(None),
+            probe_desk: ProbeDesk::default(),
         }
     }
 

@@ -375,7 +375,7 @@ impl EpochManager {
         self.pool
             .begin(&active.spec, &active.memory, worker_parts, watchdogs)?;
         // Only now, so that nobody waits for it.
-        active.memory.arena().make_present(self.options.lock_memory);
+        active.memory.make_present(self.options.lock_memory);
         self.leaving = None;
         Ok(())
     }

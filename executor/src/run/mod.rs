@@ -11,6 +11,7 @@ mod event;
 pub(crate) mod hosts;
 mod inbox;
 mod injection;
+pub(crate) mod lanes;
 #[cfg(target_os = "linux")]
 mod launch;
 #[cfg(target_os = "linux")]
@@ -18,6 +19,7 @@ mod listen;
 pub(crate) mod modes;
 mod outlet;
 pub(crate) mod parameters;
+pub(crate) mod probe;
 #[cfg(target_os = "linux")]
 pub(crate) mod process;
 #[cfg(target_os = "linux")]

@@ -336,11 +336,12 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                     false => Arc::new(Arena::map(memory_fd)?),
                 };
                 let epoch = find_epoch(&loaded, Arc::clone(&arena), &spec)?;
+                let epoch_memory = Arc::new(epoch);
                 let job = WorkerJob {
                     spec: Arc::new(spec),
                     calendar,
                     session_memory: program.session_memory,
-                    epoch: Arc::new(epoch),
+                    epoch: Arc::clone(&epoch_memory),
                     options: program.options,
                     gpus: Arc::clone(&gpus),
                     #[cfg(all(feature = "hosts", target_os = "linux"))]
@@ -351,7 +352,7 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                     .name(format!("zbmd calendar {calendar}"))
                     .spawn(move || run_job(&loaded, job, heartbeat, &job_replies))?;
                 // Only now, so that nobody waits for it.
-                arena.make_present(false);
+                epoch_memory.make_present(false);
             }
         }
     }

@@ -11,6 +11,7 @@ use super::demand;
 use super::epochs::EpochManager;
 use super::modes::ModeHandle;
 use super::parameters::{self, ParameterHandle};
+use super::probe::ProbeHandle;
 use super::queues::{min_source_capacity, source_queues};
 use super::run_thread::{RunResult, RunThread};
 use super::whole_run::run_to_end;
@@ -230,6 +231,18 @@ impl Session {
     pub fn parameters(&self) -> ParameterHandle {
         ParameterHandle {
             control: Arc::clone(&self.control),
+        }
+    }
+
+    /// Looks into the run, from any thread.
+    pub fn probes(&self) -> ProbeHandle {
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        let has_hosts = self.has_hosts;
+        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        let has_hosts = false;
+        ProbeHandle {
+            control: Arc::clone(&self.control),
+            has_hosts,
         }
     }
 

@@ -125,7 +125,7 @@ impl Arena {
         arena.advise_huge();
         arena.touch();
         if lock {
-            arena.lock();
+            arena.lock(0..arena_bytes);
         }
         Ok(arena)
     }
@@ -159,15 +159,26 @@ impl Arena {
         Self::new(bytes, false)
     }
 
-    /// Makes all pages present, which takes the system a third of a millisecond for each MiB, while others use them. With
-    /// `lock` it also asks the system never to page them out; see [`Self::is_locked`].
-    pub(crate) fn make_present(&self, lock: bool) {
+    /// Makes the pages of some of its bytes present, which takes the system a third of a millisecond for each MiB, while
+    /// others use them. With `lock` it also asks the system never to page them out; see [`Self::is_locked`].
+    ///
+    /// # Panics
+    /// If they do not lie in it.
+    pub(crate) fn make_present(&self, bytes: Range<u64>, lock: bool) {
+        self.check_range(&bytes);
+        let first_page = bytes.start as usize / PAGE_BYTES * PAGE_BYTES;
+        let pages = first_page..bytes.end as usize;
         if lock {
-            self.lock();
+            self.lock(pages.clone());
         }
-        if !self.is_locked() {
-            self.populate();
+        if !(lock && self.is_locked()) {
+            self.populate(pages);
         }
+    }
+
+    fn check_range(&self, bytes: &Range<u64>) {
+        let fits = bytes.start <= bytes.end && bytes.end <= self.bytes as u64;
+        assert!(fits, "{bytes:?} in an arena of {} bytes", self.bytes);
     }
 
     /// Maps the arena that another process made with [`Self::shared`]. Its pages are not present here before they are
@@ -256,8 +267,7 @@ impl Arena {
     /// # Panics
     /// If they do not lie in it.
     pub(crate) fn clear(&mut self, bytes: Range<u64>) {
-        let fits = bytes.start <= bytes.end && bytes.end <= self.bytes as u64;
-        assert!(fits, "{bytes:?} in an arena of {} bytes", self.bytes);
+        self.check_range(&bytes);
         let count = (bytes.end - bytes.start) as usize;
         // SAFETY: just checked to lie in the allocation, which nobody else of this process knows any more.
         unsafe {
@@ -286,29 +296,30 @@ impl Arena {
     }
 
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn lock(&self) {
-        // SAFETY: the range is this allocation; locking changes no contents.
-        let lock_result = unsafe { rustix::mm::mlock(self.base.as_ptr().cast(), self.bytes) };
+    fn lock(&self, pages: Range<usize>) {
+        let first = self.base.as_ptr().wrapping_add(pages.start).cast();
+        // SAFETY: the range lies in this allocation; locking changes no contents.
+        let lock_result = unsafe { rustix::mm::mlock(first, pages.len()) };
         self.locked.store(lock_result.is_ok(), Ordering::Relaxed);
     }
 
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn populate(&self) {
+    fn populate(&self, pages: Range<usize>) {
         use rustix::mm::{Advice, madvise};
-        let base = self.base.as_ptr().cast();
-        // SAFETY: the range is this allocation, whole; the advice changes no contents. Systems before Linux 5.14 refuse it:
+        let first = self.base.as_ptr().wrapping_add(pages.start).cast();
+        // SAFETY: the range lies in this allocation; the advice changes no contents. Systems before Linux 5.14 refuse it:
         // then pages come as they are touched.
-        let _ = unsafe { madvise(base, self.bytes, Advice::LinuxPopulateWrite) };
+        let _ = unsafe { madvise(first, pages.len(), Advice::LinuxPopulateWrite) };
     }
 
     #[cfg(not(all(target_os = "linux", not(miri))))]
     fn advise_huge(&mut self) {}
 
     #[cfg(not(all(target_os = "linux", not(miri))))]
-    fn lock(&self) {}
+    fn lock(&self, _pages: Range<usize>) {}
 
     #[cfg(not(all(target_os = "linux", not(miri))))]
-    fn populate(&self) {}
+    fn populate(&self, _pages: Range<usize>) {}
 
     #[cfg(all(target_os = "linux", not(miri)))]
     fn unlock(&mut self) {

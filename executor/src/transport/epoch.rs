@@ -20,6 +20,7 @@ use super::epoch_state::{EpochCommon, WorkerStatus};
 use super::layout::{EXTRA_AREAS, EpochLayout, check_size};
 use super::ledger::Borders;
 use super::primitive::{AtomicU64, Ordering, fence};
+use super::probe_ring::ProbeRing;
 use super::ring::RingSync;
 use super::trace_ring::{TraceRecorder, TraceRing};
 
@@ -51,6 +52,8 @@ pub(crate) struct EpochMemory {
     pub changes: Option<ChangeQueue>,
     pub sinks: Vec<Arc<Conduit>>,
     traces: Vec<TraceRing>,
+    /// Copies for whoever looks into the run.
+    pub probe: ProbeRing,
     /// Becomes readable when the epoch is stopped, for workers of this process that wait for sockets.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     stop_event: std::sync::OnceLock<OwnedFd>,
@@ -111,6 +114,7 @@ impl EpochMemory {
             changes: ChangeQueue::create(&arena, layout.changes, graph),
             sinks,
             traces,
+            probe: ProbeRing::create(&arena, layout.probe),
             #[cfg(all(feature = "hosts", target_os = "linux"))]
             stop_event: std::sync::OnceLock::new(),
             arena,
@@ -166,6 +170,7 @@ impl EpochMemory {
                 changes: ChangeQueue::find(&arena, layout.changes, graph),
                 sinks,
                 traces,
+                probe: ProbeRing::find(&arena, layout.probe),
                 #[cfg(all(feature = "hosts", target_os = "linux"))]
                 stop_event: std::sync::OnceLock::new(),
                 arena,
@@ -176,6 +181,17 @@ impl EpochMemory {
 
     pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.arena
+    }
+
+    /// Makes the pages present that every run uses; see [`Arena::make_present`].
+    pub(crate) fn make_present(&self, lock: bool) {
+        self.arena.make_present(0..self.layout.used_end, lock);
+    }
+
+    /// Makes the pages present that copies go to, before a worker meets them.
+    pub(crate) fn make_probe_present(&self) {
+        let pages = self.layout.used_end..self.layout.bytes;
+        self.arena.make_present(pages, false);
     }
 
     pub(crate) fn borders(&self) -> Option<Borders> {

@@ -14,6 +14,7 @@ use super::conduit::{Conduit, ConduitPlace};
 use super::epoch_spec::EpochSpec;
 use super::epoch_state::{EpochCommon, WorkerStatus};
 use super::primitive::AtomicU64;
+use super::probe_ring::ProbePlace;
 use super::ring::RingSync;
 use super::trace_ring::{TraceRing, ring_words};
 
@@ -87,6 +88,10 @@ pub(super) struct EpochLayout {
     pub(super) area_bytes: u64,
     /// In each area, the tokens of each channel.
     pub(super) channels: TiVec<ChannelId, SavedPlace>,
+    /// The end of what runs use whether anybody looks into them or not.
+    pub(super) used_end: u64,
+    /// Copies for whoever looks: not present before somebody does.
+    pub(super) probe: ProbePlace,
     pub(super) bytes: u64,
 }
 
@@ -141,6 +146,8 @@ impl EpochLayout {
         let borders = spec.borders(plan);
         let area_count = EXTRA_AREAS + borders.map_or(0, |borders| borders.areas());
         let areas = cursor.take(area_bytes.saturating_mul(area_count));
+        let used_end = cursor.end_offset;
+        let probe = ProbePlace::new(graph, plan, |bytes| cursor.take(bytes));
 
         Self {
             common,
@@ -157,13 +164,16 @@ impl EpochLayout {
             areas,
             area_bytes,
             channels,
+            used_end,
+            probe,
             bytes: cursor.end_offset,
         }
     }
 
-    /// What may be read before it is written, and is zero then: all but the tokens in sink queues, and traces.
+    /// What may be read before it is written, and is zero then: all but the tokens in sink
+    /// queues, traces, and copies for whoever looks.
     pub(super) fn read_before_written(&self) -> [Range<u64>; 2] {
-        [0..self.exchange_end, self.areas..self.bytes]
+        [0..self.exchange_end, self.areas..self.used_end]
     }
 }
 

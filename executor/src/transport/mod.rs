@@ -16,6 +16,7 @@ pub(crate) mod idle_arenas;
 mod layout;
 pub mod ledger;
 pub(crate) mod primitive;
+pub(crate) mod probe_ring;
 pub mod ring;
 pub(crate) mod session_memory;
 pub(crate) mod stream;

@@ -55,7 +55,7 @@ impl SessionMemory {
     pub(crate) fn create(queues: &Queues) -> Result<Self, OutOfMemory> {
         let layout = SessionLayout::new(queues);
         let arena = Arc::new(Arena::shared(layout.bytes)?);
-        arena.make_present(false);
+        arena.make_present(0..layout.bytes, false);
         let arrivals = In::create(&arena, layout.arrivals, 1, ArrivalParkers::new).one(0);
         let sources = layout.sources.iter().zip(queues);
         let sources = sources.map(|(&place, &(capacity, token_bytes))| {
@@ -84,8 +84,8 @@ impl SessionMemory {
     pub(crate) unsafe fn find(fd: OwnedFd, queues: &Queues) -> std::io::Result<Self> {
         let layout = SessionLayout::new(queues);
         let arena = Arc::new(Arena::map(fd)?);
-        arena.make_present(false);
         check_size(&arena, layout.bytes)?;
+        arena.make_present(0..layout.bytes, false);
         // SAFETY: the caller's promise.
         let arrivals = unsafe { In::<[ArrivalParkers]>::find(&arena, layout.arrivals, 1) }.one(0);
         let sources = layout.sources.iter().zip(queues);

@@ -9,7 +9,8 @@ use super::border::commit_border;
 use super::live_actors::LiveActors;
 use super::memory::WorkerMemory;
 use super::period_loop::{DeviceRun, PeriodLoop};
-use super::replay::{CalendarReplay, SlotContext};
+use super::probe::ProbeRecorder;
+use super::replay::{CalendarReplay, Observed, SlotContext};
 use super::streams::{SinkEnd, SourceEnd};
 use crate::fault::StepStop;
 use crate::transport::admission::AdmissionGate;
@@ -104,6 +105,8 @@ impl CpuWorker {
                 clock: &Clock,
                 heartbeat,
                 recorder: self.recorder.take(),
+                probe: ProbeRecorder::new(epoch.probe.clone(), self.calendar),
+                observed: Observed::default(),
             },
             admission_times: self.admission_times.as_ref(),
             sample_every: self.sample_every,

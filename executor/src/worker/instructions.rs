@@ -6,6 +6,7 @@ use std::sync::Arc;
 use zbmd_ir::{ChannelId, DType};
 use zbmd_op::kernel::{CallShape, Kernel, RawPort, Scratch};
 
+use super::probe::ProbeTaps;
 use crate::transport::arena::Arena;
 
 /// No counter: the slot stands in no loop.
@@ -184,6 +185,8 @@ pub(crate) struct ReplayCode {
     pub resets: Box<[(u32, u64)]>,
     /// Token ranges of each `Send` of each ring with checksums.
     pub sends: Box<[(u64, u64)]>,
+    /// Where tokens can be copied for whoever looks.
+    pub taps: ProbeTaps,
     /// Rows of `ReplayState::table`; 0 if there is one row, worked out anew for each period.
     pub phases: u64,
     pub stages_total: u32,

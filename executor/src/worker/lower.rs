@@ -3,6 +3,7 @@
 mod chunks;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use zbmd_ir::math::gcd_u64;
@@ -17,6 +18,7 @@ use super::border;
 use super::instructions::{Instr, NO_COUNTER, PortSpec, ReplayCode, RingSpec};
 use super::live_actors::LiveSlot;
 use super::memory::WorkerMemory;
+use super::probe::{ProbeTap, ProbeTaps};
 use super::replay::CalendarReplay;
 use crate::program::{LoadedProgram, planned_ns};
 use crate::transport::checksum::{Sums, sums_of};
@@ -98,6 +100,7 @@ struct Lowering<'a> {
     sources: ActorNumbers,
     sinks: ActorNumbers,
     live_slots: Vec<LiveSlot>,
+    taps: Vec<ProbeTap>,
     /// Channels whose tokens this device saves at borders, by the buffer that they are carried in.
     saved: BTreeSet<BufferId>,
     /// States to be saved, by the top-level entry that fires their actor last; and chunks, by that which carries them last.
@@ -168,6 +171,7 @@ impl<'a> Lowering<'a> {
             sources: ActorNumbers::default(),
             sinks: ActorNumbers::default(),
             live_slots: Vec::new(),
+            taps: Vec::new(),
             saved: BTreeSet::new(),
             states: BTreeMap::new(),
         }
@@ -199,6 +203,7 @@ impl<'a> Lowering<'a> {
             rings: self.rings.iter().map(|(_, spec)| *spec).collect(),
             resets: self.resets.into(),
             sends: self.sends.into(),
+            taps: ProbeTaps::new(self.taps),
             stages_total: self.plan.stages,
             retries: if has_borders { RETRIES } else { 0 },
             scratch: Scratch(scratch_start, calendar.scratch_bytes as usize),
@@ -453,6 +458,19 @@ impl<'a> Lowering<'a> {
 
         let first_port = self.ports.len() as u32;
         let block_start = self.port(slot, buffer, head_tokens, 0);
+        self.taps.push(ProbeTap {
+            channel: self.plan.rings[ring].channel,
+            pc: self.instrs.len() as u32,
+            port: first_port,
+            moves: false,
+            counter,
+            first,
+            count,
+            unit_bytes: self.loaded.program.graph.channels[self.plan.rings[ring].channel]
+                .token
+                .bytes(),
+            block_bytes: self.block_bytes(buffer),
+        });
         self.ports.push(block_start);
 
         Instr::Recv {
@@ -558,7 +576,7 @@ impl<'a> Lowering<'a> {
         let shape = CallShape {
             firings: count as usize,
             inputs: self.input_ports(slot, id, first, count),
-            outputs: self.output_ports(slot, id, first, count),
+            outputs: self.output_ports(slot, id, first..first + count, counter),
             states: self.state_ports(slot, id),
             over: self.over.contains(&id),
         };
@@ -661,7 +679,10 @@ impl<'a> Lowering<'a> {
         port_count
     }
 
-    fn output_ports(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> u16 {
+    /// The ports of the outputs, each of which can be looked at behind the instruction that is added next.
+    fn output_ports(&mut self, slot: &Slot, id: ActorId, firings: Range<u64>, counter: u32) -> u16 {
+        let Range { start: first, end } = firings;
+        let count = end - first;
         let actor = &self.loaded.program.graph.actors[id];
         let mut port_count = 0;
         for (index, output) in actor.outputs.iter().enumerate() {
@@ -677,10 +698,28 @@ impl<'a> Lowering<'a> {
             let block_port = self.port(slot, buffer, first_token, count * output.rate);
             let step_tokens = (output.rate, output.token.bytes());
             let port = self.actor_port(block_port, (id, buffer), first, step_tokens);
+            self.taps.push(ProbeTap {
+                channel,
+                pc: self.instrs.len() as u32,
+                port: self.ports.len() as u32,
+                moves: true,
+                counter,
+                first,
+                count,
+                unit_bytes: output.rate * output.token.bytes(),
+                block_bytes: self.block_bytes(buffer),
+            });
             self.ports.push(port);
             port_count += 1;
         }
         port_count
+    }
+
+    /// Bytes of a whole block of a buffer's channel.
+    fn block_bytes(&self, id: BufferId) -> u64 {
+        let buffer = &self.plan.buffers[id];
+        let token = &self.loaded.program.graph.channels[buffer.channel].token;
+        buffer.block_tokens * token.bytes()
     }
 
     fn state_ports(&mut self, slot: &Slot, id: ActorId) -> u16 {

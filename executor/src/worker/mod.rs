@@ -13,6 +13,7 @@ mod memory;
 mod period_loop;
 mod planned_step;
 pub(crate) mod prepared;
+pub(crate) mod probe;
 mod replay;
 mod report;
 pub(crate) mod step_table;

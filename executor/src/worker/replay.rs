@@ -16,6 +16,7 @@ use zbmd_op::kernel::{CallShape, Io, Kernel, RawPort, Scratch};
 
 use super::border::wait_for_area;
 use super::instructions::{Instr, NO_COUNTER, ReplayCode, RingSpec, SlotKernels};
+use super::probe::{ProbeRecorder, ProbeTap, TappedTokens};
 use super::streams::{SinkEnd, SourceEnd, StreamContext};
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 use super::wired;
@@ -70,6 +71,17 @@ pub(super) struct SlotContext<'a> {
     pub heartbeat: Option<WorkerHeartbeat>,
     /// The trace, if there is one.
     pub recorder: Option<TraceRecorder>,
+    /// Copies for whoever looks.
+    pub probe: ProbeRecorder,
+    /// What is observed of the period at work.
+    pub observed: Observed,
+}
+
+/// What is observed of a period besides the times of its slots.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Observed {
+    is_traced: bool,
+    is_probed: bool,
 }
 
 impl SlotContext<'_> {
@@ -146,10 +158,15 @@ impl CalendarReplay {
             (period % code.phases) as usize * code.ports.len()
         };
 
+        let is_probed = context.probe.begin(&code.taps, period);
         let info = PeriodInfo {
             period,
             blocks: blocks.unwrap_or(u64::MAX),
-            started_ns: if timed { context.clock.now_ns() } else { 0 },
+            started_ns: if timed || is_probed {
+                context.clock.now_ns()
+            } else {
+                0
+            },
         };
 
         let is_whole = blocks.is_none() && period + 1 >= u64::from(code.stages_total);
@@ -158,8 +175,12 @@ impl CalendarReplay {
         let is_recorded = trace_recorder.is_some_and(|recorder| recorder.begin(period));
         let trace_recorder = context.recorder.as_ref();
         let is_traced = is_recorded && trace_recorder.is_some_and(|recorder| recorder.slots);
+        context.observed = Observed {
+            is_traced,
+            is_probed,
+        };
         // Each combination is a loop of its own, so that the ordinary period checks, measures and records nothing.
-        let run_instrs = match (is_steady, timed, is_traced) {
+        let run_instrs = match (is_steady, timed, is_traced || is_probed) {
             (true, false, false) => run::<false, false, false>,
             (true, true, false) => run::<false, true, false>,
             (false, false, false) => run::<true, false, false>,
@@ -170,6 +191,10 @@ impl CalendarReplay {
             (false, true, true) => run::<true, true, true>,
         };
         run_instrs(code, state, context, row_start, 0..code.instrs.len(), info)?;
+
+        if is_probed {
+            context.probe.end();
+        }
 
         if is_recorded
             && !is_traced
@@ -182,7 +207,7 @@ impl CalendarReplay {
 }
 
 /// Runs the instructions of `range`, with the ports of the table from `row` on.
-fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
+fn run<const CHECK: bool, const TIMED: bool, const OBSERVED: bool>(
     code: &ReplayCode,
     state: &mut ReplayState,
     context: &mut SlotContext<'_>,
@@ -222,7 +247,7 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
                 }
                 let body_range = pc + 1..pc + 1 + len as usize;
                 for _ in 0..count {
-                    run::<CHECK, TIMED, TRACED>(
+                    run::<CHECK, TIMED, OBSERVED>(
                         code,
                         state,
                         context,
@@ -244,12 +269,78 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
             let start_ns = before_ns - info.started_ns;
             state.samples[pc].record(start_ns, context.clock.now_ns() - before_ns);
         }
-        if TRACED && let Some(recorder) = &mut context.recorder {
-            recorder.slot(code.names[pc]);
+        if OBSERVED {
+            observe_slot(code, state, context, (row, pc), info);
         }
         pc += 1;
     }
     Ok(())
+}
+
+/// Records or copies what the instruction at `pc` has just done.
+#[inline(never)]
+fn observe_slot(
+    code: &ReplayCode,
+    state: &ReplayState,
+    context: &mut SlotContext<'_>,
+    (row, pc): (usize, usize),
+    info: PeriodInfo,
+) {
+    let Observed {
+        is_traced,
+        is_probed,
+    } = context.observed;
+    if is_traced && let Some(recorder) = &mut context.recorder {
+        recorder.slot(code.names[pc]);
+    }
+    if !is_probed {
+        return;
+    }
+
+    let since_start_ns = context.clock.now_ns() - info.started_ns;
+    context.probe.note_time(code.names[pc], since_start_ns);
+    if let Some(tap) = context.probe.tap_behind(&code.taps, pc) {
+        let block = info.period.wrapping_sub(u64::from(code.stages[pc]));
+        let tokens = tapped_tokens(code, state, row, tap, block);
+        // SAFETY: the slot has written these tokens, or has waited for them, at the ports of a verified plan. Nobody
+        // writes there before this worker's next slot, or before it releases what it received.
+        unsafe { context.probe.copy(tokens) };
+    }
+}
+
+/// Where the tokens are that the instruction of a tap has just written, or waited for.
+fn tapped_tokens(
+    code: &ReplayCode,
+    state: &ReplayState,
+    row: usize,
+    tap: &ProbeTap,
+    block: u64,
+) -> TappedTokens {
+    let spec = &code.ports[tap.port as usize];
+    let port = state.table[row + tap.port as usize];
+    // The counter has moved on behind the instruction already.
+    let counted = state.counters.get(tap.counter as usize);
+    let first = counted.map_or(tap.first, |counted| counted - tap.count);
+
+    let moved = match counted {
+        Some(_) if tap.moves => {
+            let marked = state.counters.get(spec.mark as usize).copied();
+            first.wrapping_sub(marked.unwrap_or(0)) as usize
+        }
+        _ => 0,
+    };
+    let offset_bytes = (first * tap.unit_bytes) as usize;
+    let from = port.ptr.wrapping_add(moved.wrapping_mul(spec.step));
+    TappedTokens {
+        from: match tap.moves {
+            true => from,
+            false => from.wrapping_add(offset_bytes),
+        },
+        offset_bytes,
+        bytes: (tap.count * tap.unit_bytes) as usize,
+        block,
+        block_bytes: tap.block_bytes as usize,
+    }
 }
 
 /// A skipped slot in a loop counts all the same: slots of the same actor share its counter.

@@ -3,7 +3,8 @@
 use std::io::{self, BufRead, Read};
 
 use serde::{Deserialize, Serialize};
-use zbmd_executor::ParameterValue;
+use zbmd_executor::{ParameterValue, ProbeChannel};
+use zbmd_ir::TokenType;
 
 /// Longest line in bytes: some 40,000 numbers.
 const MAX_LINE_BYTES: u64 = 1 << 20;
@@ -25,6 +26,12 @@ pub(super) enum Request {
     Modes,
     /// Go over to this mode.
     Mode(String),
+    /// The channels that can be looked at.
+    Channels,
+    /// Look at this channel, as long as the connection is there.
+    Probe(String),
+    /// The next block of it, if there is one within a second.
+    NextBlock,
 }
 
 /// What a run answers.
@@ -51,6 +58,21 @@ pub(super) enum Reply {
         /// The run's first iteration in it.
         since: u64,
     },
+    /// The channels that can be looked at.
+    Channels(Vec<ChannelState>),
+    /// The channel is looked at from here on.
+    Probing(ChannelState),
+    /// So many bytes follow this line: the tokens of a block.
+    Block {
+        /// The run's first iteration of the block.
+        iteration: u64,
+        /// Iterations of the block.
+        iterations: u64,
+        /// Bytes that follow.
+        bytes: u64,
+    },
+    /// No block yet: ask again.
+    NoBlock,
     /// Nothing is changed.
     Refused {
         /// What kind of reason it is.
@@ -106,6 +128,29 @@ impl From<ParameterValue> for ParameterState {
             numbers: value.numbers,
             min: value.parameter.min,
             max: value.parameter.max,
+        }
+    }
+}
+
+/// A channel that can be looked at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChannelState {
+    pub name: String,
+    pub token: TokenType,
+    pub block_tokens: u64,
+    pub device: String,
+    pub sample_rate: Option<f64>,
+}
+
+impl From<ProbeChannel> for ChannelState {
+    fn from(channel: ProbeChannel) -> Self {
+        Self {
+            name: channel.name,
+            token: channel.token,
+            block_tokens: channel.block_tokens,
+            device: channel.device,
+            sample_rate: channel.sample_rate,
         }
     }
 }

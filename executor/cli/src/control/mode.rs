@@ -38,7 +38,7 @@ pub(crate) fn mode(args: &Mode) -> u8 {
                 Ok(format!("{name} from iteration {since} on\n"))
             }
             Reply::Refused { kind, text } => Err(Failure::new(code_of(kind), text)),
-            Reply::Values(_) | Reply::Set(_) => Err(Failure::unasked()),
+            _ => Err(Failure::unasked()),
         }
     });
     show(shown)

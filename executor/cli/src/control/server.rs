@@ -13,7 +13,10 @@ use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown, sockopt::socket_peercred};
 use zbmd_executor::live::control_path_of;
-use zbmd_executor::{ModeChange, ModeError, ModeHandle, ParameterHandle, SetError, When};
+use zbmd_executor::{
+    ModeChange, ModeError, ModeHandle, ParameterHandle, Probe, ProbeError, ProbeHandle, SetError,
+    When,
+};
 use zbmd_ir::ChangePosition;
 
 use crate::exit;
@@ -27,11 +30,24 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 /// Pause after a connection that could not be accepted, for want of a descriptor or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What can be changed of a run.
+/// A client that waits for a block is told in the meantime that there is none, so that it can go away.
+const BLOCK_LIMIT: Duration = Duration::from_secs(1);
+
+/// What can be changed and seen of a run.
 #[derive(Clone)]
 pub(crate) struct Commanded {
     pub(crate) parameters: ParameterHandle,
     pub(crate) modes: ModeHandle,
+    pub(crate) probes: ProbeHandle,
+    /// The model's name.
+    pub(crate) model: String,
+}
+
+impl Commanded {
+    /// Whether there is anything to be set, in some mode.
+    fn is_settable(&self) -> bool {
+        self.modes.names().len() > 1 || !self.parameters.values().is_empty()
+    }
 }
 
 /// Takes commands as long as it lives.
@@ -139,10 +155,15 @@ impl Client {
     /// Answers requests until the client goes, or sends what cannot be followed by another.
     fn answer_all(&self) -> io::Result<()> {
         let mut reader = BufReader::new(&self.stream);
+        let mut probe = None;
         loop {
+            let mut tokens = Vec::new();
             let (reply, is_last) = match read_message(&mut reader) {
                 Ok(None) | Err(MessageError::Io(_)) => return Ok(()),
-                Ok(Some(request)) => (answer(&self.run, request), false),
+                Ok(Some(request)) => {
+                    let reply = answer_probe(&self.run, &mut probe, &mut tokens, &request);
+                    (reply.unwrap_or_else(|| answer(&self.run, request)), false)
+                }
                 Err(error) => {
                     let is_last = matches!(error, MessageError::TooLong);
                     let text = error.to_string();
@@ -151,6 +172,7 @@ impl Client {
                 }
             };
             (&self.stream).write_all(line_of(&reply).as_bytes())?;
+            (&self.stream).write_all(&tokens)?;
             if is_last {
                 return Ok(());
             }
@@ -158,8 +180,92 @@ impl Client {
     }
 }
 
+/// Answers what is asked of channels; `tokens` follow the answer. `None` for what is asked of something else.
+fn answer_probe(
+    run: &Commanded,
+    probe: &mut Option<Probe>,
+    tokens: &mut Vec<u8>,
+    request: &Request,
+) -> Option<Reply> {
+    let answered = match request {
+        Request::Channels => {
+            let channels = run.probes.channels().into_iter().map(Into::into);
+            Ok(Reply::Channels(channels.collect()))
+        }
+        Request::Probe(name) => {
+            // The one before ends first: it would be in the way.
+            *probe = None;
+            attach(run, probe, name)
+        }
+        Request::NextBlock => match probe {
+            Some(probe) => next_block(probe, tokens),
+            None => Ok(nothing_looked_at()),
+        },
+        _ => return None,
+    };
+    Some(answered.unwrap_or_else(|error| probe_refusal(&error)))
+}
+
+fn attach(run: &Commanded, probe: &mut Option<Probe>, name: &str) -> Result<Reply, ProbeError> {
+    *probe = Some(run.probes.attach(name)?);
+    let channels = run.probes.channels().into_iter();
+    let mut named = channels.filter(|channel| {
+        // Of an actor with one output the port may be named too.
+        name == channel.name || name.starts_with(&format!("{}.", channel.name))
+    });
+    let channel = named.next().ok_or(ProbeError::Ended)?;
+    Ok(Reply::Probing(channel.into()))
+}
+
+fn next_block(probe: &mut Probe, tokens: &mut Vec<u8>) -> Result<Reply, ProbeError> {
+    let Some(block) = probe.next(BLOCK_LIMIT)? else {
+        return Ok(Reply::NoBlock);
+    };
+    *tokens = block.bytes;
+    Ok(Reply::Block {
+        iteration: block.iteration,
+        iterations: block.iterations,
+        bytes: tokens.len() as u64,
+    })
+}
+
+fn probe_refusal(error: &ProbeError) -> Reply {
+    let kind = match error {
+        ProbeError::Unknown { .. } | ProbeError::Device { .. } => RefusalKind::Request,
+        ProbeError::Busy { .. } => RefusalKind::Busy,
+        ProbeError::Ended => RefusalKind::Ended,
+        _ => RefusalKind::Value,
+    };
+    Reply::Refused {
+        kind,
+        text: error.to_string(),
+    }
+}
+
+fn nothing_looked_at() -> Reply {
+    Reply::Refused {
+        kind: RefusalKind::Request,
+        text: "say first at which channel to look".to_owned(),
+    }
+}
+
+/// The refusal to change a run of which nothing can be changed.
+fn nothing_to_set(model: &str) -> Reply {
+    let text = format!(
+        "the run of process {}, `{model}`, has no live parameters and no modes: declare one in the model, such as `params: {{ \"gain\": Live(1.0, min: 0.0, max: 10.0) }}`",
+        std::process::id()
+    );
+    let kind = RefusalKind::Request;
+    Reply::Refused { kind, text }
+}
+
 fn answer(run: &Commanded, request: Request) -> Reply {
-    let Commanded { parameters, modes } = run;
+    if !run.is_settable() {
+        return nothing_to_set(&run.model);
+    }
+    let Commanded {
+        parameters, modes, ..
+    } = run;
     match request {
         Request::Modes => {
             let present = modes.present();
@@ -176,6 +282,7 @@ fn answer(run: &Commanded, request: Request) -> Reply {
             },
             Err(error) => mode_refusal(&error),
         },
+        Request::Channels | Request::Probe(_) | Request::NextBlock => nothing_looked_at(),
         Request::Values => {
             let values = parameters.values();
             Reply::Values(values.into_iter().map(Into::into).collect())

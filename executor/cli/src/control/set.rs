@@ -43,7 +43,7 @@ pub(crate) fn set(args: &Set) -> u8 {
             Reply::Values(parameters) => Ok(list_text(&parameters)),
             Reply::Set(position) => Ok(set_text(&values, &position)),
             Reply::Refused { kind, text } => Err(Failure::new(code_of(kind), text)),
-            Reply::Modes { .. } | Reply::Mode { .. } => Err(Failure::unasked()),
+            _ => Err(Failure::unasked()),
         }
     });
     show(shown)
