@@ -23,6 +23,8 @@ mod program;
 #[cfg(target_os = "linux")]
 pub mod realtime;
 mod run;
+#[cfg(target_os = "linux")]
+mod share;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod transport;
@@ -53,6 +55,8 @@ pub use run::probe::{Probe, ProbeChannel, ProbeHandle, ProbedBlock, SlotTime};
 #[cfg(target_os = "linux")]
 pub use run::process::serve_if_worker;
 pub use run::session::{Session, SwapError};
+#[cfg(target_os = "linux")]
+pub use share::{CpuReservation, DeviceShare};
 pub use transport::arena::{OutOfMemory, Scarce};
 pub use transport::stream::{SinkHandle, SourceHandle, StreamError};
 /// Parts that the workspace's simulation and benches drive by themselves.

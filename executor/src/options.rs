@@ -33,6 +33,10 @@ pub struct RunOptions {
     /// Real-time priorities for the run's threads, and all memory locked: see [`crate::realtime`]. A run that the system
     /// does not give them does not start. Linux only.
     pub realtime: bool,
+    /// Hold each worker of a CPU device to the time of a core that its plan needs, and have the system promise it that:
+    /// [`Engine::shares`](crate::Engine::shares). Where it does not, the run goes on without, and the worker's report
+    /// says so. Linux only; not together with [`Self::realtime`], and nothing is tied to cores.
+    pub hold_share: bool,
     /// Bytes that each stream's queue holds at least; blocks that are large against it get more. A queue that holds
     /// many blocks costs few wake-ups, one that holds few keeps the embedding program close to the calendar.
     pub queue_bytes: u64,
@@ -97,6 +101,7 @@ impl Default for RunOptions {
             pin: true,
             lock_memory: true,
             realtime: false,
+            hold_share: false,
             queue_bytes: 1 << 20,
             isolation: Isolation::Threads,
             standby: false,

@@ -125,7 +125,7 @@ impl Run {
             let drained = scope.spawn(move || {
                 let token_bytes = drain.token().bytes() as usize;
                 let mut part = vec![0; token_bytes << 12];
-                let mut hash = 0;
+                let mut hash = 0_u64;
                 loop {
                     let tokens = drain.pull_bytes(&mut part).expect("tokens") as usize;
                     hash ^=
@@ -154,7 +154,7 @@ impl Run {
 /// Looks at the channels in turn until the run is over; how often somebody came, and the blocks seen.
 fn look(probes: &ProbeHandle, looking: Looking) -> (u64, u64) {
     let wait = Duration::from_secs(1);
-    let (mut looks, mut seen) = (0, 0);
+    let (mut looks, mut seen) = (0, 0_u64);
     if looking == Looking::Nobody {
         return (0, 0);
     }

@@ -8,6 +8,12 @@ pub fn of_process() -> Duration {
     Duration::new(usage.tv_sec as u64, usage.tv_nsec as u32)
 }
 
+/// Of this thread, so far.
+pub fn of_thread() -> Duration {
+    let usage = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(usage.tv_sec as u64, usage.tv_nsec as u32)
+}
+
 /// Of all ended and awaited children of this process, so far; in steps of 10 ms.
 pub fn of_children() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux has it");

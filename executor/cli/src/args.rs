@@ -108,6 +108,12 @@ pub(super) struct Args {
     /// where the system does not allow it.
     #[arg(long)]
     pub(super) realtime: bool,
+    /// Hold the run to its share of the machine: of each core, what the plan needs of it at the sample rates, and a tenth more
+    /// (SCHED_DEADLINE), and for all of its threads a limit, in a control group of this name (`cpu.max` of cgroup v2).
+    /// What the system does not give is said, and the run goes on without it.
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "NAME", conflicts_with = "realtime", value_parser = share_name)]
+    pub(super) share: Option<String>,
     /// Keep a second process ready to take the place of each worker that is one.
     #[arg(long)]
     pub(super) standby: bool,
@@ -330,6 +336,16 @@ fn host(text: &str) -> Result<(String, SocketAddr), String> {
     let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
     let read = parts.and_then(|(name, address)| Some((name.to_owned(), address.parse().ok()?)));
     read.ok_or_else(|| "write it as NAME=ADDRESS:PORT, such as right=10.0.0.2:7000".to_owned())
+}
+
+/// The name becomes that of a folder.
+#[cfg(target_os = "linux")]
+fn share_name(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    match !text.is_empty() && text.len() <= 64 && text.chars().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err("take letters, digits, `-` and `_`, at most 64".to_owned()),
+    }
 }
 
 fn deadline(text: &str) -> Result<(String, Duration), String> {

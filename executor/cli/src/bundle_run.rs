@@ -33,6 +33,8 @@ use super::record;
 use super::recordings::Recordings;
 use super::replay::Replayed;
 use super::saved_state::{self, LoadedState};
+#[cfg(target_os = "linux")]
+use super::share;
 use super::supervision::{self, EventLines};
 use super::watch::{EdgeMeters, Watch};
 use super::web::{PageRun, RunPage, WebContent, WebError, WebListener, WebServer};
@@ -287,6 +289,9 @@ struct Running<'a> {
     /// Kept until nothing runs any more: then whoever watches the pumps sees that no other will end.
     pump_ends: Sender<PumpEnd>,
     outputs: Outputs,
+    /// What limits all threads of the run.
+    #[cfg(target_os = "linux")]
+    held_group: Option<share::HeldGroup>,
 }
 
 impl<'a> Running<'a> {
@@ -312,6 +317,8 @@ impl<'a> Running<'a> {
         if args.realtime && !args.quiet {
             note_throttling();
         }
+        #[cfg(target_os = "linux")]
+        let held_group = share::hold(args, engine)?;
         let mut session = engine.start(RunOptions {
             inputs: recorder.as_ref().map(ReadyRecorder::listener),
             #[cfg(all(feature = "hosts", target_os = "linux"))]
@@ -361,6 +368,8 @@ impl<'a> Running<'a> {
             watch,
             pump_ends,
             outputs,
+            #[cfg(target_os = "linux")]
+            held_group,
         })
     }
 
@@ -377,6 +386,8 @@ impl<'a> Running<'a> {
             watch,
             pump_ends,
             outputs,
+            #[cfg(target_os = "linux")]
+            held_group,
         } = self;
         // After the run's page, whose folder has the socket.
         #[cfg(target_os = "linux")]
@@ -388,6 +399,8 @@ impl<'a> Running<'a> {
         drop(control_server);
         drop(pump_ends);
         let mut watched = watch.finish();
+        #[cfg(target_os = "linux")]
+        drop(held_group);
         drop(servers);
         let edges = EdgeReports {
             deadlines: deadlines.finish(),
@@ -615,6 +628,8 @@ fn run_options(
         },
         standby: args.standby,
         realtime: args.realtime,
+        #[cfg(target_os = "linux")]
+        hold_share: args.share.is_some(),
         checksums: args.checksums,
         trace: args.trace.clone(),
         profile: args.profile,

@@ -34,6 +34,8 @@ mod record;
 mod recordings;
 mod replay;
 mod saved_state;
+#[cfg(target_os = "linux")]
+mod share;
 mod startup;
 mod supervision;
 #[doc(hidden)]

@@ -113,6 +113,7 @@ impl Caller {
                 pin: false,
                 lock_memory: false,
                 realtime: false,
+                hold_share: false,
             },
             gpus: Arc::default(),
             #[cfg(all(feature = "hosts", target_os = "linux"))]

@@ -493,6 +493,7 @@ mod tests {
                 pin: false,
                 lock_memory: false,
                 realtime: false,
+                hold_share: false,
             },
         };
         let planning_result = WorkerProcess::plan(Some(&program_path), &launch, DeviceId(0));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use zbmd_ir::{ActorId, DeviceId, Plan, RingId};
+use zbmd_ir::{ActorId, Calendar, DeviceId, Graph, Plan, RingId};
 
 use super::border;
 use super::cpu::CpuWorker;
@@ -59,11 +59,12 @@ pub(crate) fn prepare(
     } else {
         DeviceWorker::Cpu(Box::new(cpu_worker(loaded, plan, &job)?))
     };
-    let spin = if job.spec.spin_long && !is_gpu && !job.options.realtime {
+    let may_spin = !is_gpu && !job.options.realtime && !job.options.hold_share;
+    let spin = if job.spec.spin_long && may_spin {
         Spin::LONG
     } else {
         // A GPU's worker waits for its device most of the time: a core is better left to others. A real-time worker that
-        // spins keeps the threads that release tokens, whose priority is lower, from its core.
+        // spins keeps the threads that release tokens, whose priority is lower, from its core; one with a share spends it.
         Spin::SHORT
     };
 
@@ -81,6 +82,8 @@ pub(crate) fn prepare(
         device,
         periods: PeriodLoop::new(gate, spin, u64::from(plan.stages)),
         realtime: job.options.realtime,
+        hold_share: job.options.hold_share && !is_gpu,
+        share_note: None,
         #[cfg(all(feature = "hosts", target_os = "linux"))]
         wiring: job.wiring.map(|wiring| (job.spec, wiring)),
     })
@@ -309,10 +312,9 @@ impl PreparedWorker {
         loaded: &LoadedProgram,
         heartbeat: Option<WorkerHeartbeat>,
     ) -> Result<u64, StepStop> {
-        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
-        let _ = loaded;
         // Before the team: its threads take the priority over.
         self.enter_realtime()?;
+        self.enter_share(loaded);
         let _team = self.device.start_team();
         let epoch = Arc::clone(&self.epoch);
         let status = &epoch.statuses[self.calendar];
@@ -358,6 +360,15 @@ impl PreparedWorker {
         enter_as_worker().map_err(|text| StepStop::Fault(WorkerFault::Realtime(text)))
     }
 
+    /// Holds this thread to its share, if the run is to keep to it; what came of that is noted.
+    fn enter_share(&mut self, loaded: &LoadedProgram) {
+        if self.hold_share {
+            let plan = &loaded.program.plans[self.plan];
+            let calendar = &plan.calendars[self.calendar];
+            self.share_note = Some(held_share(&loaded.program.graph, plan, calendar));
+        }
+    }
+
     /// Puts the tokens on channels into the end area. A GPU has done that at the end of its run.
     fn export(&self, loaded: &LoadedProgram, blocks: u64) {
         if let DeviceWorker::Cpu(cpu) = &self.device {
@@ -365,6 +376,23 @@ impl PreparedWorker {
             border::export(&loaded.program.graph, plan, &cpu.memory, blocks);
         }
     }
+}
+
+/// Holds the calling thread to what a calendar needs; what came of that.
+#[cfg(target_os = "linux")]
+fn held_share(graph: &Graph, plan: &Plan, calendar: &Calendar) -> String {
+    let Some(reservation) = crate::share::CpuReservation::of(graph, plan, calendar) else {
+        return "no share: no stream has a sample rate".to_owned();
+    };
+    match crate::share::enter(reservation) {
+        Ok(()) => format!("share: {reservation}"),
+        Err(error) => format!("no share: the system does not promise {reservation}: {error}"),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn held_share(_: &Graph, _: &Plan, _: &Calendar) -> String {
+    "no share: there are none on this system".to_owned()
 }
 
 #[cfg(target_os = "linux")]

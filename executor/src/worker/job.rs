@@ -19,15 +19,18 @@ pub(crate) struct HostOptions {
     pub pin: bool,
     pub lock_memory: bool,
     pub realtime: bool,
+    pub hold_share: bool,
 }
 
 impl HostOptions {
     pub(crate) fn of(options: &RunOptions) -> Self {
         Self {
             sample_every: options.sample_every,
-            pin: options.pin,
+            // The system promises time on any core, and takes it back from threads that are tied to one.
+            pin: options.pin && !options.hold_share,
             lock_memory: options.lock_memory,
             realtime: options.realtime,
+            hold_share: options.hold_share && !options.realtime,
         }
     }
 }

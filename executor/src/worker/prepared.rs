@@ -66,6 +66,10 @@ pub(crate) struct PreparedWorker {
     pub(super) periods: PeriodLoop,
     /// Run at a real-time priority.
     pub(super) realtime: bool,
+    /// Hold the worker to its share of a core.
+    pub(super) hold_share: bool,
+    /// What came of that.
+    pub(super) share_note: Option<String>,
     /// Where the other workers are, if they are on several hosts.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     pub(super) wiring: Option<(Arc<EpochSpec>, Arc<super::wired::Wiring>)>,

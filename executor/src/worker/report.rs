@@ -72,12 +72,14 @@ fn slot_label(program: &Program, plan: &Plan, slot: &Slot) -> String {
 /// What was measured of a worker.
 pub(super) fn worker_report(loaded: &LoadedProgram, worker: &PreparedWorker) -> WorkerReport {
     let plan = &loaded.program.plans[worker.plan];
-    match &worker.device {
+    let mut report = match &worker.device {
         DeviceWorker::Cpu(cpu) => cpu_report(&loaded.program, plan, cpu),
         DeviceWorker::Gpu(gpu) => {
             gpu.report(&loaded.program, plan, &plan.calendars[worker.calendar])
         }
-    }
+    };
+    report.notes.extend(worker.share_note.clone());
+    report
 }
 
 fn cpu_report(program: &Program, plan: &Plan, cpu: &CpuWorker) -> WorkerReport {
