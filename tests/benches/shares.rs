@@ -60,7 +60,7 @@ fn bench() {
         "Model(
     name: \"burner\",
     sources: {{ \"in\": Stream(dtype: u8, shape: [1], sample_rate: {BLOCKS_PER_S}) }},
-    actors: {{ \"burn\": burn(cost_ns: {BUSY_NS}) }},
+    actors: {{ \"burn\": Custom(\"burn\", cost_ns: {BUSY_NS}) }},
     channels: [(from: \"in\", to: [\"burn\"]), (from: \"burn\", to: [\"out\"])],
     sinks: {{ \"out\": Stream() }},
 )"

@@ -260,7 +260,7 @@ mod linux {
     /// The page shows the run, sets what is set on it, and draws what is looked at.
     fn check_in_browser(run: &PageRun, mut browser: Browser) {
         browser.open(&run.url());
-        browser.wait_for("document.body.dataset.state === 'live'");
+        browser.wait_for("document.body?.dataset.state === 'live'");
         assert_eq!(
             browser.evaluate("document.getElementById('model').textContent"),
             "<b>level</b>"

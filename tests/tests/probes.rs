@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
+use zbmd_backends::vulkan::VulkanOptions;
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
 use zbmd_executor::{Engine, Isolation, Probe, ProbeError, ProbeHandle, RunOptions, Session};
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{ChannelId, DType, Program, TiVec};
+use zbmd_ir::{ChannelId, DType, DeviceId, PlanId, Program, TiVec};
 use zbmd_scheduler::{Block, ScheduleOptions, repetition, schedule};
+use zbmd_tests::gpu::{machine as gpu_machine, open, to_and_fro};
 use zbmd_tests::harness::{self, Test};
 use zbmd_tests::losses;
 use zbmd_tests::mix;
@@ -158,7 +160,7 @@ fn all_channels_of_random_graphs_carry_what_the_interpreter_writes() {
     let mut count = 0;
     for seed in 0..25u64 {
         let program = program(seed);
-        let main = &program.plans[zbmd_ir::PlanId(0)];
+        let main = &program.plans[PlanId(0)];
         let iterations = (main.block * (u64::from(main.stages) + 2) + 1).min(40);
         let inputs = random_inputs(&program, iterations, seed);
         count += check_channels(&program, &mix::registry(), &inputs, 3);
@@ -208,7 +210,7 @@ fn a_probe_goes_on_after_losses() {
     let mut count = 0;
     for seed in 0..6 {
         let program = program(seed);
-        let iterations = (2 * program.plans[zbmd_ir::PlanId(0)].block).max(300);
+        let iterations = (2 * program.plans[PlanId(0)].block).max(300);
         let inputs = random_inputs(&program, iterations, seed);
         let expected = Expected::of(&program, &registry, &inputs);
         let engine = Engine::new(program.clone(), &registry).expect("an engine");
@@ -317,6 +319,44 @@ fn times_of_slots_are_those_of_one_period() {
     });
 }
 
+/// What a GPU writes is seen where a CPU receives it; what stays on the GPU is refused.
+fn a_gpus_tokens_are_seen_where_a_cpu_receives_them() {
+    if open(false, &VulkanOptions::default()).is_none() {
+        return;
+    }
+    let registry = zbmd_tests::actors::registry();
+    let program = to_and_fro(5, &registry, gpu_machine());
+    let inputs = sample_inputs(&program, 200, 4);
+    let expected = Expected::of(&program, &registry, &inputs);
+    let engine = Engine::new(program.clone(), &registry).expect("an engine");
+    let is_on_gpu = |name: &str| {
+        let actor = program.graph.find(name).expect("an actor");
+        program.plans[PlanId(0)].placement[actor] == DeviceId(1)
+    };
+    let (mut seen, mut refused) = (0, 0);
+    for (_, actor) in program.graph.actors.iter_enumerated() {
+        if actor.outputs.is_empty() || !is_on_gpu(&actor.name) {
+            continue;
+        }
+        let (session, probes) = start(&engine, losses::options(Isolation::Threads));
+        let attached = probes.attach(&actor.name);
+        let (outputs, _) = drive_with(
+            session,
+            &inputs,
+            sink_names(&program),
+            1,
+            || match attached {
+                Ok(mut probe) => seen += expected.check(&actor.name, &mut probe, usize::MAX),
+                Err(ProbeError::OnGpu { .. }) => refused += 1,
+                Err(error) => panic!("{error}"),
+            },
+        );
+        assert!(outputs == expected.outputs, "{}: other outputs", actor.name);
+    }
+    println!("{seen} blocks seen, {refused} channels refused");
+    assert!(seen > 5, "a weak sample");
+}
+
 fn main() {
     #[cfg(target_os = "linux")]
     zbmd_executor::serve_if_worker(&mix::registry());
@@ -340,6 +380,10 @@ fn main() {
         (
             "times_of_slots_are_those_of_one_period",
             times_of_slots_are_those_of_one_period,
+        ),
+        (
+            "a_gpus_tokens_are_seen_where_a_cpu_receives_them",
+            a_gpus_tokens_are_seen_where_a_cpu_receives_them,
         ),
         #[cfg(target_os = "linux")]
         ("a_probe_goes_on_after_losses", a_probe_goes_on_after_losses),

@@ -15,7 +15,7 @@ use crate::transport::epoch::EpochMemory;
 use crate::transport::probe_ring::MAX_PLACE_BYTES;
 use crate::worker::probe::{SLOT_TIME_BYTES, SLOT_TIMES};
 
-/// Between two looks at what was copied.
+/// Between two looks at what was copied: the longer nothing comes, the longer, but not so long that people notice.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 const MAX_PAUSE: Duration = Duration::from_millis(10);
 /// Names that an error lists at most.
@@ -195,7 +195,6 @@ struct Attachment {
     ticket: u64,
     first_iteration: u64,
     block_iterations: u64,
-    period_ns: u64,
     token: TokenType,
 }
 
@@ -228,6 +227,7 @@ impl Probe {
     /// The run has ended, and all that was copied was taken; or the present mode has no such channel.
     pub fn next(&mut self, limit: Duration) -> Result<Option<ProbedBlock>, ProbeError> {
         let end_ns = Clock.now_ns().saturating_add(limit.as_nanos() as u64);
+        let mut pause = MIN_PAUSE;
         loop {
             // Before it looks: what a run has copied at its end is taken.
             let is_over = self.seat.0.is_over();
@@ -245,7 +245,8 @@ impl Probe {
             if Clock.now_ns() >= end_ns {
                 return Ok(None);
             }
-            std::thread::sleep(self.pause());
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(MAX_PAUSE);
         }
     }
 
@@ -261,12 +262,6 @@ impl Probe {
             iterations: attachment.block_iterations,
             bytes,
         })
-    }
-
-    /// A few looks in each period, but neither all the time nor so seldom that people notice.
-    fn pause(&self) -> Duration {
-        let period_ns = self.attachment.as_ref().map_or(0, |known| known.period_ns);
-        Duration::from_nanos(period_ns / 2).clamp(MIN_PAUSE, MAX_PAUSE)
     }
 
     fn detach(&mut self) {
@@ -309,7 +304,6 @@ impl Probe {
             ticket,
             first_iteration: current.first_iteration,
             block_iterations: plan.block,
-            period_ns: plan.period_ns,
             token,
         });
         Ok(())
