@@ -15,7 +15,7 @@ use zbmd_ir::{Calendar, Graph, Plan};
 use crate::program::{Engine, LoadedProgram, planned_calendar_ns};
 
 /// What is asked for beyond the planned time, in parts of it: plans are predictions.
-const HEADROOM: f64 = 0.1;
+const HEADROOM: f64 = 0.05;
 /// Periods that the system takes are between a tenth of a millisecond and four seconds; shorter ones cost switches.
 const MIN_PERIOD_NS: f64 = 1e6;
 const MAX_PERIOD_NS: f64 = 1e9;
@@ -76,7 +76,7 @@ pub struct DeviceShare {
 }
 
 impl Engine {
-    /// What the program's CPU devices take of a machine in its plan without losses, with a tenth more than planned, and
+    /// What the program's CPU devices take of a machine in its plan without losses, with a twentieth more than planned, and
     /// whether the system promises all of it now. Nothing is taken yet: workers of a run with
     /// [`RunOptions::hold_share`](crate::RunOptions::hold_share) ask again. `None` where no stream has a sample rate.
     pub fn shares(&self) -> Option<Vec<DeviceShare>> {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_has_a_tenth_more_than_the_plan_and_no_short_periods() {
+    fn a_reservation_has_a_twentieth_more_than_the_plan_and_no_short_periods() {
         assert_eq!(reservation(None, 5), None);
         let of = |rate, busy_ns| reservation(Some(rate), busy_ns).expect("a rate");
         let slow = of(1.0, 100_000_000);

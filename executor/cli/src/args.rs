@@ -108,7 +108,7 @@ pub(super) struct Args {
     /// where the system does not allow it.
     #[arg(long)]
     pub(super) realtime: bool,
-    /// Hold the run to its share of the machine: of each core, what the plan needs of it at the sample rates, and a tenth more
+    /// Hold the run to its share of the machine: of each core, what the plan needs of it at the sample rates, and a twentieth more
     /// (SCHED_DEADLINE), and for all of its threads a limit, in a control group of this name (`cpu.max` of cgroup v2).
     /// What the system does not give is said, and the run goes on without it.
     #[cfg(target_os = "linux")]
