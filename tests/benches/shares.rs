@@ -4,6 +4,9 @@
 //! real time: the responses of the first one alone, with the two others, with one of them killed and started again twice a
 //! second, and with a loop that ends never besides. With `--share` and without, by turns, so many seconds each (6).
 //!
+//! Without `--share` all three are tied to the core that they were compiled for, as runs are, and share it: the comparison says what
+//! holding does to runs as they are started, not what it does beyond leaving the cores to the system.
+//!
 //! No test harness: this program is its own `zbmd-run`.
 
 use std::path::Path;
