@@ -127,21 +127,29 @@ def mnn_call():
     for name, feed in feeds:
         net.resizeTensor(net.getSessionInput(session, name), feed.shape)
     net.resizeSession(session)
-    for name, feed in feeds:
-        # It knows no 64-bit integers.
-        feed = feed.astype(np.int32) if feed.dtype == np.int64 else feed
-        token = MNN.Tensor(feed.shape, kinds[feed.dtype], feed, MNN.Tensor_DimensionType_Caffe)
-        net.getSessionInput(session, name).copyFrom(token)
+
+    def fill():
+        for name, feed in feeds:
+            # It knows no 64-bit integers.
+            feed = feed.astype(np.int32) if feed.dtype == np.int64 else feed
+            token = MNN.Tensor(feed.shape, kinds[feed.dtype], feed, MNN.Tensor_DimensionType_Caffe)
+            net.getSessionInput(session, name).copyFrom(token)
+
+    fill()
     code = net.runSession(session)
     if code != 0:
         sys.exit(f"MNN fails with {code}")
 
     def result():
+        # A run may have written over its inputs.
+        fill()
+        net.runSession(session)
         output = net.getSessionOutput(session, output_name)
         shape = output.getShape()
         copy = MNN.Tensor(shape, MNN.Halide_Type_Float, np.zeros(shape, np.float32), MNN.Tensor_DimensionType_Caffe)
         output.copyToHostTensor(copy)
-        return copy.getNumpyData()
+        # The array shows the tensor's memory, which goes with it.
+        return np.array(copy.getNumpyData())
 
     return lambda: net.runSession(session), result
 
@@ -154,7 +162,8 @@ def ncnn_call():
     tool = os.path.join(os.path.dirname(sys.executable), "pnnx")
     types = {np.dtype(np.float32): "f32", np.dtype(np.int64): "i64"}
     shapes = ",".join(f"{list(feed.shape)}{types[feed.dtype]}".replace(" ", "") for _, feed in feeds)
-    converted([tool, plain, f"inputshape={shapes}"])
+    # Unless told, it rounds weights to half floats.
+    converted([tool, plain, f"inputshape={shapes}", "fp16=0"])
     net = ncnn.Net()
     net.opt.num_threads = threads
     net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_bf16_storage = False
