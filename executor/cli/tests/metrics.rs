@@ -190,7 +190,7 @@ fn an_address_that_is_taken_or_open_to_others_is_refused() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("an address");
     let address = taken.local_addr().expect("an address").to_string();
     for (address, expected_code, expected_text) in [
-        (address.as_str(), 4, "metrics cannot be read at 127.0.0.1:"),
+        (address.as_str(), 4, "the run cannot be seen at 127.0.0.1:"),
         ("0.0.0.0:0", 2, "take a loopback address"),
     ] {
         let output = case.command(&ON).arg(address).output().expect("started");

@@ -56,7 +56,7 @@ fn what_does_not_fit_is_an_error_that_counts_what_is_there() {
         for isolation in ["threads", "processes"] {
             // Blocks of 512 bytes: so many that the program's own shared memory fits, and the output does not.
             let args = ["-i", "in=in.f32", "-o", &argument, "--isolation", isolation];
-            let output = case.shell("ulimit -f 8000; exec {}", &args);
+            let output = case.shell("ulimit -f 11000; exec {}", &args);
             let (exit, said) = ending(&output);
             assert_eq!(exit, 4, "{file} {isolation}: {said}");
             assert!(said.contains("`ulimit -f`"), "{said}");
@@ -78,7 +78,7 @@ fn what_does_not_fit_is_an_error_that_counts_what_is_there() {
         "points",
     ];
     let every = ["--checkpoint-every", "1ms"];
-    let output = case.shell("ulimit -f 8000; exec {}", &[&args[..], &every].concat());
+    let output = case.shell("ulimit -f 11000; exec {}", &[&args[..], &every].concat());
     let (exit, said) = ending(&output);
     assert_eq!(exit, 4, "{said}");
     case.expect(0, &[&args[..], &["--resume"]].concat());
