@@ -8,7 +8,7 @@ use crate::decision::{MAX_DECISION_BYTES, decode_all};
 use crate::error::DecodeError;
 use crate::{LogEntry, Snapshot, VoterId};
 
-/// Longest message: entries are sent up to [`MAX_ENTRY_BYTES`] at a time, and one more.
+/// Longest message: entries are sent up to `MAX_ENTRY_BYTES` at a time, and one more.
 pub const MAX_MESSAGE_BYTES: usize = MAX_ENTRY_BYTES + 2 * MAX_DECISION_BYTES;
 /// Bytes of entries that go into a message if there are more.
 pub(crate) const MAX_ENTRY_BYTES: usize = 1 << 18;

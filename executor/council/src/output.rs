@@ -8,7 +8,7 @@ use crate::record::Record;
 /// Records, and the messages that may be sent once they are on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Write {
-    /// For [`Node::written`].
+    /// For [`crate::node::Node::written`].
     pub number: u64,
     /// In this order.
     pub records: Vec<Record>,

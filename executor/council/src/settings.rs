@@ -17,7 +17,7 @@ pub struct Settings {
     pub own: VoterId,
     /// All voters, in the same order everywhere.
     pub voters: Vec<VoterId>,
-    /// The unit of [`ELECTION_TICKS`] and [`LEASE_TICKS`]; the same everywhere.
+    /// The unit of [`ELECTION_TICKS`] and [`crate::node::LEASE_TICKS`]; the same everywhere.
     pub tick_ns: u64,
     /// A snapshot takes the place of so many decided entries.
     pub compact_after: u64,
