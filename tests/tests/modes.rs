@@ -429,7 +429,7 @@ fn kills_decide_nothing() {
                 ..losses::options(Isolation::Processes { program: None })
             }
         };
-        changes += check_decisions(seed, &options, 12_000);
+        changes += check_decisions(seed, &options, 30_000);
     }
     let losses_seen = lost.load(Ordering::Relaxed);
     println!("{changes} changes, {losses_seen} losses");
