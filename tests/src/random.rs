@@ -3,8 +3,9 @@
 use std::sync::LazyLock;
 
 use zbmd_backends::op::Registry;
+use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::*;
-use zbmd_scheduler::{AnalysisError, check_deadlock, repetition};
+use zbmd_scheduler::{AnalysisError, Block, ScheduleOptions, check_deadlock, repetition, schedule};
 
 /// What a random graph may look like.
 #[derive(Clone, Copy, Debug)]
@@ -448,5 +449,28 @@ impl Builder {
             ch.readers[0].delay += 1;
             ch.initial.extend(more);
         }
+    }
+}
+
+/// The plans of a graph for the machine and the costs of a seed.
+pub fn program(seed: u64, graph: Graph, options: &ScheduleOptions) -> Verified<Program> {
+    let machine = machine(1 + (seed % 4) as usize);
+    let costs = costs(&graph, &machine, seed);
+    let plans =
+        schedule(&graph, &machine, &costs, options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let program = Program {
+        graph,
+        machine,
+        plans: plans.into(),
+        ..Program::default()
+    };
+    verify(program).unwrap_or_else(|errors| panic!("seed {seed}: {errors:?}"))
+}
+
+/// Options with the length of a block that a seed asks for.
+pub fn block_options(seed: u64) -> ScheduleOptions {
+    ScheduleOptions {
+        block: [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed / 4 % 3) as usize],
+        ..ScheduleOptions::default()
     }
 }

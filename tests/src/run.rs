@@ -10,8 +10,8 @@ use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file};
 use zbmd_executor::{Engine, Outcome, RunOptions, Session};
-use zbmd_ir::verify::Verified;
-use zbmd_ir::{ParameterChange, Program, State};
+use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::{Contingencies, Contingency, ParameterChange, PlanId, Program, State};
 
 /// Bytes of sources or sinks, by name.
 pub type Streams = BTreeMap<String, Vec<u8>>;
@@ -262,4 +262,23 @@ pub fn random_inputs(program: &Program, iterations: u64, seed: u64) -> Streams {
         (source.name.clone(), bytes)
     });
     sources.collect()
+}
+
+/// The program of what is left after a loss: the entry's plans in place of `main` and `tail`.
+///
+/// # Panics
+/// If they are no plans.
+pub fn without_lost(program: &Program, entry: &Contingency) -> Verified<Program> {
+    let mut left = program.clone();
+    let named = |id: PlanId, name: &str| {
+        let mut plan = program.plans[id].clone();
+        plan.name = name.into();
+        plan
+    };
+    let tail = entry.tail.map(|tail| named(tail, "tail"));
+    left.plans = std::iter::once(named(entry.main, "main"))
+        .chain(tail)
+        .collect();
+    left.contingencies = Contingencies::default();
+    verify(left).expect("a plan for what is left is a plan")
 }

@@ -3,12 +3,10 @@
 
 use zbmd_compiler::{CompileOptions, Compiled, Losses, MachineChoice, compile_file};
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{
-    Contingencies, Contingency, Costs, DeviceId, Graph, Machine, PlanId, Program, bundle,
-};
+use zbmd_ir::{Contingencies, Costs, DeviceId, Graph, Machine, PlanId, Program, bundle};
 use zbmd_scheduler::{Block, Inputs, ScheduleOptions, schedule, schedule_contingencies};
 use zbmd_tests::random::{self, Shape};
-use zbmd_tests::run::{graph_file, interpret_program, random_inputs, replay_program};
+use zbmd_tests::run::{graph_file, interpret_program, random_inputs, replay_program, without_lost};
 use zbmd_tests::{mix, stepper};
 
 /// The graph with plans for the loss of any two devices.
@@ -94,29 +92,13 @@ fn program(seed: u64) -> Verified<Program> {
     verify(program).unwrap_or_else(|errors| panic!("seed {seed}: {}", errors[0]))
 }
 
-/// The program of what is left: the entry's plans in place of `main` and `tail`.
-fn without(program: &Program, entry: &Contingency) -> Verified<Program> {
-    let mut left = program.clone();
-    let named = |id: PlanId, name: &str| {
-        let mut plan = program.plans[id].clone();
-        plan.name = name.into();
-        plan
-    };
-    let tail = entry.tail.map(|tail| named(tail, "tail"));
-    left.plans = std::iter::once(named(entry.main, "main"))
-        .chain(tail)
-        .collect();
-    left.contingencies = Contingencies::default();
-    verify(left).expect("a plan for what is left is a plan")
-}
-
 /// What each entry's plans give is what the interpreter gives; how many entries there were, and how many with a plan of
 /// their own.
 fn check_entries(program: &Program, seed: u64) -> (u32, u32) {
     let registry = mix::registry();
     let mut own = 0;
     for (i, entry) in program.contingencies.list.iter().enumerate() {
-        let left = without(program, entry);
+        let left = without_lost(program, entry);
         let what = format!(
             "seed {seed}, contingency {i}: {}",
             program.plans[entry.main].name
@@ -254,7 +236,7 @@ fn a_run_goes_over_at_a_border_of_blocks() {
                     .expect("a source")
                     .drain(..bytes as usize);
             }
-            let left = without(&program, entry);
+            let left = without_lost(&program, entry);
             let state = Some(outcome.state);
             let (after, outcome) = replay_program(left, &registry, &rest, None, state);
             assert_eq!(outcome.state, end, "seed {seed}: another state");

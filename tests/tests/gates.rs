@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
 use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{Engine, Isolation, RunOptions};
-use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::verify::Verified;
 use zbmd_ir::{ActorId, Channel, ClosedAnswer, Gate, Graph, LiveParameter, PlanId, Program, Value};
+use zbmd_scheduler::ScheduleOptions;
 use zbmd_scheduler::buffers::{Mode, Unit};
-use zbmd_scheduler::{Block, ScheduleOptions, schedule};
 use zbmd_tests::gates::add_gates;
 use zbmd_tests::harness::{self, Test};
 use zbmd_tests::random::{self, Shape};
@@ -30,28 +30,14 @@ fn gated_graph(seed: u64) -> Option<Graph> {
 
 /// The plans for a graph that the seed asks for; some have buffers that are smaller than a block.
 fn program_of(seed: u64, graph: Graph) -> Verified<Program> {
-    let machine = random::machine(1 + (seed % 4) as usize);
-    let costs = random::costs(&graph, &machine, seed);
-    let block = [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed / 4 % 3) as usize];
     let options = match seed / 12 % 3 {
         0 => ScheduleOptions {
             buffers: Mode::Min(Unit::Tokens),
             ..ScheduleOptions::default()
         },
-        _ => ScheduleOptions {
-            block,
-            ..ScheduleOptions::default()
-        },
+        _ => random::block_options(seed),
     };
-    let plans =
-        schedule(&graph, &machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    let program = Program {
-        graph,
-        machine,
-        plans: plans.into(),
-        ..Program::default()
-    };
-    verify(program).unwrap_or_else(|errors| panic!("seed {seed}: {errors:?}"))
+    random::program(seed, graph, &options)
 }
 
 /// Iterations that fill a plan's pipeline, with a tail.

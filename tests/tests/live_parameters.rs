@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{Engine, Isolation, RunOptions, SetError, When};
-use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::verify::Verified;
 use zbmd_ir::{
     Graph, LiveParameter, ParameterChange, PlanId, Program, Role, State, Value, live_parameters,
 };
-use zbmd_scheduler::{Block, ScheduleOptions, schedule};
 use zbmd_tests::harness::{self, Test};
 use zbmd_tests::losses;
 use zbmd_tests::mix;
@@ -49,22 +48,7 @@ fn add_live_parameters(graph: &mut Graph, seed: u64) {
 fn program(seed: u64, shape: Shape) -> Verified<Program> {
     let mut graph = random::graph(seed, shape);
     add_live_parameters(&mut graph, seed);
-    let machine = random::machine(1 + (seed % 4) as usize);
-    let costs = random::costs(&graph, &machine, seed);
-    let block = [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed / 4 % 3) as usize];
-    let options = ScheduleOptions {
-        block,
-        ..ScheduleOptions::default()
-    };
-    let plans =
-        schedule(&graph, &machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    let program = Program {
-        graph,
-        machine,
-        plans: plans.into(),
-        ..Program::default()
-    };
-    verify(program).unwrap_or_else(|errors| panic!("seed {seed}: {errors:?}"))
+    random::program(seed, graph, &random::block_options(seed))
 }
 
 /// Random values for some of the parameters.

@@ -11,9 +11,9 @@ use zbmd_backends::op::Registry;
 use zbmd_backends::vulkan::VulkanOptions;
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
 use zbmd_executor::{Engine, Isolation, Probe, ProbeError, ProbeHandle, RunOptions, Session};
-use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::verify::Verified;
 use zbmd_ir::{ChannelId, DType, DeviceId, PlanId, Program, TiVec};
-use zbmd_scheduler::{Block, ScheduleOptions, repetition, schedule};
+use zbmd_scheduler::repetition;
 use zbmd_tests::gpu::{machine as gpu_machine, open, to_and_fro};
 use zbmd_tests::harness::{self, Test};
 use zbmd_tests::losses;
@@ -27,22 +27,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The seed's program.
 fn program(seed: u64) -> Verified<Program> {
     let graph = random::graph(seed, Shape::default());
-    let machine = random::machine(1 + (seed % 4) as usize);
-    let costs = random::costs(&graph, &machine, seed);
-    let block = [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed / 4 % 3) as usize];
-    let options = ScheduleOptions {
-        block,
-        ..ScheduleOptions::default()
-    };
-    let plans =
-        schedule(&graph, &machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    let program = Program {
-        graph,
-        machine,
-        plans: plans.into(),
-        ..Program::default()
-    };
-    verify(program).unwrap_or_else(|errors| panic!("seed {seed}: {errors:?}"))
+    random::program(seed, graph, &random::block_options(seed))
 }
 
 /// What the interpreter writes to each channel, by the name of the actor and the port; and what sinks get.

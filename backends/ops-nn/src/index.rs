@@ -155,13 +155,14 @@ impl<const K: usize> Walk<K> {
         if self.empty {
             return;
         }
-        let mut position = self.first_run(0);
-        loop {
-            f(position.done, position.operands);
-            if !self.advance(&mut position) {
-                return;
-            }
-        }
+        let runs: usize = self.outer.iter().map(|(steps, _)| steps).product();
+        let whole = WalkPart {
+            walk: self,
+            first: 0,
+            offset: 0,
+            elements: runs * self.inner,
+        };
+        whole.each(|to, operands, _| f(to.start, operands));
     }
 
     /// Calls `f` with parts of the walk and what they write of the result, on all cores of this thread's team where that is
@@ -210,10 +211,10 @@ impl<const K: usize> Walk<K> {
         }
     }
 
-    /// Goes on to the next run; false behind the last. Counts up as an odometer does: the last dimension first, with a
+    /// Goes on to the next run; behind the last one to the first. Counts up as an odometer does: the last dimension first, with a
     /// carry where it is through. Not inlined: there are hundreds of walks.
     #[inline(never)]
-    fn advance(&self, position: &mut WalkPosition<K>) -> bool {
+    fn advance(&self, position: &mut WalkPosition<K>) {
         position.done += self.inner;
         let counts = position.counts[..self.outer.len()].iter_mut();
         for (count, (dim, step)) in counts.zip(&self.outer).rev() {
@@ -222,7 +223,7 @@ impl<const K: usize> Walk<K> {
                 *place = place.wrapping_add_signed(step);
             }
             if *count < *dim {
-                return true;
+                return;
             }
 
             *count = 0;
@@ -230,7 +231,6 @@ impl<const K: usize> Walk<K> {
                 *place = place.wrapping_sub((step * *dim as isize) as usize);
             }
         }
-        false
     }
 }
 
@@ -275,8 +275,8 @@ impl<const K: usize> WalkPart<'_, K> {
     }
 }
 
-/// What an element of a copy takes, in multiplications in vectors.
-const COPY_COST: usize = 16;
+/// What an element takes that is read and written once, in multiplications in vectors.
+pub(crate) const COPY_COST: usize = 16;
 
 /// A copy of a tensor whose elements lie elsewhere: transposition, slices, repetition.
 #[derive(Clone, Debug)]

@@ -471,6 +471,7 @@ impl Listeners {
             Box::new(move || edge_meters.add_to(stopper.progress()))
         };
         let mut servers = Vec::new();
+
         if let Some(listener) = self.metrics {
             if !args.quiet {
                 let address = listener.address();
@@ -484,6 +485,8 @@ impl Listeners {
             };
             servers.push(listener.start(args.realtime, content)?);
         }
+
+        // Said also where little else is: without the key in its path nobody can open the page.
         if let Some(listener) = self.page {
             let page = RunPage::new(PageRun {
                 look: look(),
@@ -492,6 +495,7 @@ impl Listeners {
                 probes: session.probes(),
                 is_settable: takes_commands,
             })?;
+
             let (address, path) = (listener.address(), page.path());
             say(format_args!(
                 "zbmd-run: the run is at http://{address}{path}"

@@ -1,5 +1,6 @@
 //! What a body sees in one run: operands, outputs and scratch memory, wherever they are.
 
+use super::super::index::COPY_COST;
 use super::fire::Place;
 use zbmd_op::kernel::Io;
 use zbmd_op::team;
@@ -25,8 +26,6 @@ pub(crate) struct Tensors<'a> {
     pub(super) scratch: &'a mut [u8],
 }
 
-/// What an element of a map takes, in multiplications in vectors, at least.
-const MAP_COST: usize = 16;
 /// Elements that are copied out of an output's way at a time: few enough to stay in the first-level cache.
 pub(crate) const STRETCH: usize = 256;
 
@@ -73,7 +72,7 @@ impl<'a> Tensors<'a> {
         f: impl Fn(&[A], &mut [B]) + Sync,
     ) {
         let output = self.out::<B>(0);
-        let work = MAP_COST * output.len();
+        let work = COPY_COST * output.len();
         if self.over != Some(i) {
             let input = self.get::<A>(i);
             team::share_slice(work, output, STRETCH, &|first, stretch| {

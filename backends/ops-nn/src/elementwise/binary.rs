@@ -8,14 +8,11 @@ use super::super::attributes;
 use super::super::cx::{
     Body, Cx, Plan, Planned, STRETCH, Tensors, by_num, computed, copy_bytes, token,
 };
-use super::super::index::{CUT, Walk, broadcast};
+use super::super::index::{COPY_COST, CUT, Walk, broadcast};
 use super::super::num::Num;
 use super::{INTS, by_integer, map_plan, number_at, same_dtypes};
 use zbmd_op::OpError;
 use zbmd_op::simd::{self, Isa, Loop};
-
-/// What an element takes, in multiplications in vectors: three times as much memory as a product of matrices reads for one.
-const COST: usize = 16;
 
 /// Two operands into one result, each element by `f`.
 struct Binary<A, B, F> {
@@ -85,7 +82,7 @@ where
             let left = tensors.get::<A>(0);
             let right = tensors.get::<A>(1);
             self.walk
-                .share(COST, CUT, tensors.out::<B>(0), &|part, output| {
+                .share(COPY_COST, CUT, tensors.out::<B>(0), &|part, output| {
                     part.each(|to, starts, offset| {
                         let [left_start, right_start] =
                             [0, 1].map(|k| starts[k] + offset * steps[k] as usize);
@@ -102,7 +99,7 @@ where
         // A repeated operand has a step of 0 and stays where it is.
         let other_step = steps[other_operand];
         self.walk
-            .share(COST, CUT, tensors.out::<B>(0), &|part, output| {
+            .share(COPY_COST, CUT, tensors.out::<B>(0), &|part, output| {
                 let mut copy = [A::zeroed(); STRETCH];
                 part.each(|to, starts, offset| {
                     for (i, stretch) in output[to].chunks_mut(STRETCH).enumerate() {

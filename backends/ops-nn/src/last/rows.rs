@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::super::conv::padded_dims;
 use super::super::cx::{Body, Tensors};
 use super::super::gemm::{Act, PANEL, Tile, Weights};
+use super::super::index::COPY_COST;
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
 use super::{Addend, Clamp, Finish, Image};
@@ -70,9 +71,6 @@ pub(super) fn packed_filters(weights: &[f32], layout: FilterLayout) -> Vec<f32> 
     }
     packed
 }
-
-/// What an element of a copy takes, in multiplications in vectors.
-const COPY_COST: usize = 16;
 
 /// Copies an image into one with a border of zeros, `padded_width` pixels wide.
 fn pad_image(

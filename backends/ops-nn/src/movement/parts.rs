@@ -2,7 +2,7 @@
 
 use super::super::attributes;
 use super::super::cx::{AxisSpec, Cx, Plan, Planned, Tensors, token, volume};
-use super::super::index::AxisView;
+use super::super::index::{AxisView, COPY_COST};
 use super::{FLOPS_OF_COPY, size_of_dtype};
 use zbmd_op::{OpError, team};
 
@@ -51,7 +51,7 @@ pub(crate) fn concat(cx: &Cx<'_>, spec: &AxisSpec) -> Planned {
                 continue;
             }
             let input = tensors.bytes(i);
-            let work = BYTE_COST * rows * part.bytes;
+            let work = COPY_COST * rows * part.bytes / size_of::<f32>();
             team::share_slice(work, output, row_bytes, &|first, output_rows| {
                 for (n, row) in output_rows.chunks_exact_mut(row_bytes.max(1)).enumerate() {
                     let input_row = &input[(first + n) * part.bytes..][..part.bytes];
@@ -69,9 +69,6 @@ pub(crate) fn concat(cx: &Cx<'_>, spec: &AxisSpec) -> Planned {
     }
     Ok(plan)
 }
-
-/// What a byte of a copy takes, in multiplications in vectors.
-const BYTE_COST: usize = 4;
 
 /// Parts of an axis.
 pub(crate) struct SplitSpec {
