@@ -142,6 +142,8 @@ fn calibrated(path: &Path, name: &str, cores: usize) -> Engine {
     let mut options = call_options(name, MachineChoice::Given(machine));
     let how = CalibrateOptions {
         block: Some(1),
+        // What is remembered may be of kernels as they were before.
+        fresh: true,
         ..CalibrateOptions::default()
     };
     let found = calibrate_file(path, &options, &how, &mut |_| {}).expect("it is measured");

@@ -48,7 +48,11 @@ fn options() -> CompileOptions {
 
 /// The model with the variants of kernels that are quickest here.
 fn compiled(path: &Path) -> Result<Verified<Program>, String> {
-    let how = CalibrateOptions::default();
+    let how = CalibrateOptions {
+        // What is remembered may be of kernels as they were before.
+        fresh: true,
+        ..CalibrateOptions::default()
+    };
     let found = calibrate_file(path, &options(), &how, &mut |_| {}).map_err(|e| e.to_string())?;
     let options = CompileOptions {
         machine: MachineChoice::Measured(found.machine, found.costs),

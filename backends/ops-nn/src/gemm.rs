@@ -59,11 +59,18 @@ impl Act {
             Act::Gelu => y.iter_mut().for_each(|v| {
                 *v = 0.5 * *v * (1.0 + (*v * std::f32::consts::FRAC_1_SQRT_2).erf_fast::<FMA>());
             }),
-            Act::HardSwish => y
-                .iter_mut()
-                .for_each(|v| *v *= (*v / 6.0 + 0.5).clamp(0.0, 1.0)),
+            Act::HardSwish => y.iter_mut().for_each(|v| *v = hard_swish(*v)),
         }
     }
+}
+
+/// A sixth, the slope of hard sigmoids: ONNX multiplies with it.
+pub(crate) const SIXTH: f32 = 1.0 / 6.0;
+
+/// x · clamp(x / 6 + 1/2, 0, 1).
+#[inline(always)]
+pub(crate) fn hard_swish(x: f32) -> f32 {
+    x * (x * SIXTH + 0.5).clamp(0.0, 1.0)
 }
 
 /// The left matrix: element (r, k) is at `r·row_step + k·column_step`.

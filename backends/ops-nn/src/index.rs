@@ -79,6 +79,14 @@ pub(crate) fn broadcast(shapes: &[&[usize]]) -> Result<Vec<usize>, OpError> {
     Ok(out)
 }
 
+/// An operand of which each run of a walk meets the same elements many times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cycle {
+    pub(crate) operand: usize,
+    /// Its elements.
+    pub(crate) period: usize,
+}
+
 /// A walk over a dense result with K operands that advance by strides of their own.
 #[derive(Clone, Debug)]
 pub(crate) struct Walk<const K: usize> {
@@ -147,6 +155,26 @@ impl<const K: usize> Walk<K> {
             (0..out.len()).map(step).collect()
         });
         Self::new(out, strides, [0; K])
+    }
+
+    /// Makes one run of short ones, of at most `longest` elements, that all meet the same elements of one operand and, one
+    /// behind the other, those of the rest. The operand is then gone over many times in a run, which callers must know.
+    pub(crate) fn join_cycles(&mut self, longest: usize) -> Option<Cycle> {
+        let &(runs, outer_steps) = self.outer.last()?;
+        let period = self.inner;
+        if period > longest || self.step != [1; K] {
+            return None;
+        }
+
+        let is_cycle = |&k: &usize| outer_steps[k] == 0;
+        let operand = (0..K).find(is_cycle)?;
+        let others_go_on = (0..K).all(|k| k == operand || outer_steps[k] == period as isize);
+        if !others_go_on {
+            return None;
+        }
+        self.outer.pop();
+        self.inner *= runs;
+        Some(Cycle { operand, period })
     }
 
     /// Calls `f` with the place in the result and in each operand of every innermost run.

@@ -75,14 +75,19 @@ impl ByteRange {
 
     /// What the parameters `y_min` and `y_max` leave of a type.
     pub(super) fn of(cx: &Cx<'_>, dtype: DType) -> Result<Self, OpError> {
+        Self::named(cx, dtype, [LEAST, GREATEST])
+    }
+
+    /// What two parameters of these names leave of a type.
+    fn named(cx: &Cx<'_>, dtype: DType, names: [&str; 2]) -> Result<Self, OpError> {
         let all = Self::all(dtype);
-        let low = cx.args.int_or(LEAST, i64::from(all.low))?;
-        let high = cx.args.int_or(GREATEST, i64::from(all.high))?;
+        let low = cx.args.int_or(names[0], i64::from(all.low))?;
+        let high = cx.args.int_or(names[1], i64::from(all.high))?;
         let is_sound = i64::from(all.low) <= low && low <= high && high <= i64::from(all.high);
         if !is_sound {
-            let message = format!("and `{GREATEST}` are {low} and {high}");
+            let message = format!("and `{}` are {low} and {high}", names[1]);
             let help = format!("rising bounds from {} to {}", all.low, all.high);
-            return Err(cx.args.error(LEAST, message, help));
+            return Err(cx.args.error(names[0], message, help));
         }
         Ok(Self {
             low: low as i32,

@@ -5,6 +5,7 @@
 //! (Dukhan 2019, The Indirect Convolution Algorithm, arXiv 1907.02129, with offsets in place of pointers), no
 //! columns are gathered, and sums leave the registers once, with bias, added tensor and bounds applied.
 
+mod activation;
 mod affine;
 mod depthwise;
 mod pool;
@@ -21,14 +22,14 @@ use super::conv::check_tables;
 use super::cx::{Body, Cx, Operand, Plan, Planned, Tensors, constant_f32, token, volume};
 use super::gemm::{Act, Tile, Weights};
 use super::window::Window;
+use activation::{Finish, SumActivation};
 pub(super) use affine::affine;
-use depthwise::{Depthwise, Reuse};
+use depthwise::Depthwise;
 pub(super) use pool::{global, pool};
 pub(super) use rows::{FilterLayout, grid_places};
 use rows::{Rows, packed_filters};
 use winograd::Winograd;
 use zbmd_op::OpError;
-use zbmd_op::simd::{Isa, Loop};
 
 /// Whether a convolution is made with few multiplications, by transformed tiles.
 const WINOGRAD: &str = "winograd";
@@ -150,17 +151,12 @@ impl ConvOperands {
 
 /// One filter for each channel.
 fn depthwise_plan(out: TokenType, operands: ConvOperands) -> Plan {
-    let variants = Reuse::of(&operands.image.window);
-    let make = move |reuse| {
+    Plan::lazy(vec![out], move || {
         let bias = operands.bias_floats();
         let weights = constant_f32(&operands.weights).unwrap_or_default();
-        let body = Depthwise::new(operands.image, &weights, bias, operands.act, reuse);
+        let body = Depthwise::new(operands.image, &weights, bias, operands.act);
         Ok(Box::new(body) as Box<dyn Body>)
-    };
-    match variants {
-        [] => Plan::lazy(vec![out], move || make(Reuse::Read)),
-        _ => Plan::in_variants(vec![out], variants, make),
-    }
+    })
 }
 
 /// Rows of pixels times packed weights.
@@ -201,27 +197,6 @@ fn winograd_plan(out: TokenType, operands: ConvOperands, layout: FilterLayout) -
     })
 }
 
-/// Bounds of sums, both of them inside.
-#[derive(Clone, Copy)]
-struct Clamp {
-    low: f32,
-    high: f32,
-}
-
-impl Clamp {
-    /// Activations that are bounds are applied in registers.
-    fn of(act: Act) -> Option<Self> {
-        match act {
-            Act::Relu => Some(Self {
-                low: 0.0,
-                high: f32::INFINITY,
-            }),
-            Act::Clip(low, high) => Some(Self { low, high }),
-            _ => None,
-        }
-    }
-}
-
 /// What is added to sums: a tensor of the result's size, if there is one.
 #[derive(Clone, Copy)]
 enum Addend<'a> {
@@ -247,17 +222,6 @@ impl<'a> Addend<'a> {
             Self::Operand(added) => added[n * length..][..length].as_ptr(),
             Self::Result => result.cast_const(),
         }
-    }
-}
-
-/// An activation that is no bound, on a finished image.
-struct Finish<'a>(&'a mut [f32], Act);
-
-impl Loop for Finish<'_> {
-    type Out = ();
-    #[inline(always)]
-    fn run<const FMA: bool>(self, _: Isa<FMA>) {
-        self.1.apply::<FMA>(self.0);
     }
 }
 

@@ -58,7 +58,7 @@ unary! {
         num::<F>(0.5) * x * (one::<F>() + inner.tanh_fast::<FMA>())
     };
     HardSigmoid: |x, a, b| (a * x + b).min(one()).max(F::ZERO);
-    HardSwish: |x, a, b| x * (x / num(6.0) + num(0.5)).min(one()).max(F::ZERO);
+    HardSwish: |x, a, b| x * (x * num(1.0 / 6.0) + num(0.5)).min(one()).max(F::ZERO);
     LeakyRelu: |x, a, b| if x < F::ZERO { a * x } else { x };
     Log: |x, a, b| x.ln();
     Mish: |x, a, b| x * softplus(x).tanh();

@@ -96,6 +96,10 @@ pub(super) trait Vector: Copy {
     unsafe fn greater(self, b: Self) -> Self;
     /// Asks for the line of memory at an address, which may be any.
     unsafe fn prefetch(at: *const f32);
+    /// Sixteen floats if `is_inside`, zeros otherwise; then nothing is read.
+    unsafe fn load_if(from: *const f32, is_inside: bool) -> Self;
+    /// `self · clamp(self / 6 + 1/2, 0, 1)`, with the bits of [`super::gemm::hard_swish`].
+    unsafe fn hard_swish(self) -> Self;
     /// `self > low ? self : low`, then `self < high ? self : high`.
     unsafe fn clamp(self, low: f32, high: f32) -> Self;
 }
@@ -156,6 +160,20 @@ impl Vector for Plain {
     #[inline(always)]
     unsafe fn prefetch(_: *const f32) {}
     #[inline(always)]
+    unsafe fn load_if(from: *const f32, is_inside: bool) -> Self {
+        // SAFETY: the caller promises sixteen readable floats there if they are inside.
+        unsafe {
+            match is_inside {
+                true => Self::load(from),
+                false => Self::zero(),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn hard_swish(self) -> Self {
+        Self(self.0.map(super::gemm::hard_swish))
+    }
+    #[inline(always)]
     unsafe fn clamp(self, low: f32, high: f32) -> Self {
         Self(self.0.map(|v| {
             let v = if v > low { v } else { low };
@@ -169,6 +187,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::{Vector, Wide};
+    use crate::gemm::SIXTH;
 
     #[derive(Clone, Copy)]
     pub(super) struct V512(__m512);
@@ -257,6 +276,21 @@ mod x86 {
         unsafe fn prefetch(at: *const f32) {
             // SAFETY: see above; any address may be asked for.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn load_if(from: *const f32, is_inside: bool) -> Self {
+            let lanes = 0_u16.wrapping_sub(u16::from(is_inside));
+            // SAFETY: see above. Lanes outside the mask are not read.
+            Self(unsafe { _mm512_maskz_loadu_ps(lanes, from) })
+        }
+        #[inline(always)]
+        unsafe fn hard_swish(self) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let scaled = _mm512_mul_ps(self.0, _mm512_set1_ps(SIXTH));
+                let raised = Self(_mm512_add_ps(scaled, _mm512_set1_ps(0.5)));
+                Self(_mm512_mul_ps(self.0, raised.clamp(0.0, 1.0).0))
+            }
         }
         #[inline(always)]
         unsafe fn clamp(self, low: f32, high: f32) -> Self {
@@ -349,6 +383,31 @@ mod x86 {
         unsafe fn prefetch(at: *const f32) {
             // SAFETY: see above; any address may be asked for.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn load_if(from: *const f32, is_inside: bool) -> Self {
+            // SAFETY: see above; nothing is read that is not inside.
+            unsafe {
+                match is_inside {
+                    true => Self::load(from),
+                    false => Self::zero(),
+                }
+            }
+        }
+        #[inline(always)]
+        unsafe fn hard_swish(self) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let raised = |v| {
+                    let scaled = _mm256_mul_ps(v, _mm256_set1_ps(SIXTH));
+                    _mm256_add_ps(scaled, _mm256_set1_ps(0.5))
+                };
+                let gates = Self(raised(self.0), raised(self.1)).clamp(0.0, 1.0);
+                Self(
+                    _mm256_mul_ps(self.0, gates.0),
+                    _mm256_mul_ps(self.1, gates.1),
+                )
+            }
         }
         #[inline(always)]
         unsafe fn clamp(self, low: f32, high: f32) -> Self {

@@ -107,6 +107,11 @@ pub(crate) const PASSES: &[Pass] = &[
         run: PassFunction::Plain(fuse_affine_activation),
     },
     Pass {
+        name: "quantised-residual",
+        summary: "a quantised tensor is added by the convolution before it, where channels come last",
+        run: PassFunction::Plain(super::quantised::join_sums),
+    },
+    Pass {
         name: "winograd",
         summary: "convolutions of images transform tiles where that saves multiplications",
         run: PassFunction::Asking(super::winograd::fewer_multiplications),

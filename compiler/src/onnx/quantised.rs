@@ -8,6 +8,7 @@
 //! What the new node computes is what the old ones do but for rounding: `backends/ops-nn/src/integer.rs` says how it
 //! rounds. A float bias is rounded to the step of the sums that it is added to.
 
+mod sums;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use super::catalogue::{compute, resolve};
 use super::graph::{Graph, Node, Origin, ValueId};
 use super::import::MAX_FOLDED;
 use super::passes::{f32_elements, f32_scalar, input, live_nodes, output};
+pub(super) use sums::join_sums;
 
 /// Bytes of i8 as u8: 128 more, and so are their zero points.
 const SIGN: u8 = 0x80;

@@ -257,7 +257,6 @@ fn what_is_between_quantised_tensors_is_computed_in_integers() {
         let ops = ops(&integers);
         for (op, count) in [
             ("NnQLinearConvChannelsLast", 3),
-            ("NnQLinearAdd", 1),
             ("NnQLinearMul", 1),
             ("NnMaxPoolChannelsLast", 1),
             ("NnQLinearGlobalAveragePool", 1),
@@ -268,6 +267,12 @@ fn what_is_between_quantised_tensors_is_computed_in_integers() {
         ] {
             assert_eq!(ops.get(op), Some(&count), "{op} in {ops:?}");
         }
+
+        // A convolution adds what is added to its result.
+        assert_eq!(ops.get("NnQLinearAdd"), None, "{ops:?}");
+        let (apart, bytes_apart) = run(&model, &["quantised-residual"]);
+        assert_eq!(self::ops(&apart).get("NnQLinearAdd"), Some(&1));
+        assert_eq!(found, bytes_apart);
 
         // A step now and then, where the floats were next to a tie.
         let spread = want.iter().fold(0.0_f32, |spread, v| spread.max(v.abs()));

@@ -192,7 +192,12 @@ pub fn unary<'k>(name: &str, x: Val<'k>, a: f64, b: f64) -> Result<Val<'k>, Why>
         "Ceil" => -((-x).floor()),
         "Floor" => x.floor(),
         "HardSigmoid" => greatest(least(pa * x + pb, one_value), zero_value),
-        "HardSwish" => x * greatest(least(x / x.like(6.0) + x.like(0.5), one_value), zero_value),
+        "HardSwish" => {
+            x * greatest(
+                least(x * x.like(1.0 / 6.0) + x.like(0.5), one_value),
+                zero_value,
+            )
+        }
         "LeakyRelu" => k.select(x.lt(zero_value), pa * x, x),
         "Reciprocal" => one_value / x,
         "Round" => x.round(),

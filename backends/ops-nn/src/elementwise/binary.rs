@@ -8,7 +8,7 @@ use super::super::attributes;
 use super::super::cx::{
     Body, Cx, Plan, Planned, STRETCH, Tensors, by_num, computed, copy_bytes, token,
 };
-use super::super::index::{COPY_COST, CUT, Walk, broadcast};
+use super::super::index::{COPY_COST, CUT, Cycle, Walk, broadcast};
 use super::super::num::Num;
 use super::{INTS, by_integer, map_plan, number_at, same_dtypes};
 use zbmd_op::OpError;
@@ -17,8 +17,19 @@ use zbmd_op::simd::{self, Isa, Loop};
 /// Two operands into one result, each element by `f`.
 struct Binary<A, B, F> {
     walk: Walk<2>,
+    /// An operand that each run of the walk goes over many times, such as a factor for each channel.
+    cycle: Option<Cycle>,
     f: F,
     types: PhantomData<fn(A) -> B>,
+}
+
+/// The operands of some of a run's elements.
+struct Run<'a, A> {
+    /// From where the run begins; that which the result is written over is empty.
+    operands: [&'a [A]; 2],
+    overwritten: Option<usize>,
+    /// Elements of the run that were cut off before.
+    offset: usize,
 }
 
 /// One innermost run.
@@ -77,47 +88,70 @@ where
     F: Fn(A, A) -> B + Copy + Send + Sync,
 {
     fn run(&self, tensors: &mut Tensors<'_>) {
-        let steps = self.walk.step;
-        let Some(overwritten) = tensors.over() else {
-            let left = tensors.get::<A>(0);
-            let right = tensors.get::<A>(1);
-            self.walk
-                .share(COPY_COST, CUT, tensors.out::<B>(0), &|part, output| {
-                    part.each(|to, starts, offset| {
-                        let [left_start, right_start] =
-                            [0, 1].map(|k| starts[k] + offset * steps[k] as usize);
-                        let left_run = &left[left_start..];
-                        self.row(left_run, &right[right_start..], &mut output[to], steps);
-                    });
-                });
-            return;
-        };
-
-        // The result is written over one operand: this is copied out of the way a stretch at a time.
-        let other_operand = 1 - overwritten;
-        let other = tensors.get::<A>(other_operand);
-        // A repeated operand has a step of 0 and stays where it is.
-        let other_step = steps[other_operand];
-        self.walk
-            .share(COPY_COST, CUT, tensors.out::<B>(0), &|part, output| {
-                let mut copy = [A::zeroed(); STRETCH];
-                part.each(|to, starts, offset| {
-                    for (i, stretch) in output[to].chunks_mut(STRETCH).enumerate() {
-                        copy_bytes(stretch, &mut copy[..stretch.len()]);
-                        let steps_before = offset + i * STRETCH;
-                        let other_run =
-                            &other[starts[other_operand] + steps_before * other_step as usize..];
-                        match overwritten {
-                            0 => self.row(&copy, other_run, stretch, [1, other_step]),
-                            _ => self.row(other_run, &copy, stretch, [other_step, 1]),
-                        }
-                    }
-                });
+        let output = tensors.out::<B>(0);
+        let overwritten = tensors.over();
+        let operands: [&[A]; 2] = std::array::from_fn(|k| match overwritten {
+            Some(over) if over == k => &[],
+            _ => tensors.get::<A>(k),
+        });
+        self.walk.share(COPY_COST, CUT, output, &|part, output| {
+            let mut copies = [[A::zeroed(); STRETCH]; 2];
+            part.each(|to, starts, offset| {
+                let run = Run {
+                    operands: [0, 1].map(|k| operands[k].get(starts[k]..).unwrap_or_default()),
+                    overwritten,
+                    offset,
+                };
+                self.run_of(run, &mut output[to], &mut copies);
             });
+        });
     }
 }
 
 impl<A: Num, B: bytemuck::Pod, F: Fn(A, A) -> B + Copy> Binary<A, B, F> {
+    /// A run of elements. The copies are of what the result is written over, and of an operand that is gone over many times.
+    fn run_of(&self, run: Run<'_, A>, output: &mut [B], copies: &mut [[A; STRETCH]; 2]) {
+        let Run {
+            operands,
+            overwritten,
+            offset,
+        } = run;
+        let [copy, often] = copies;
+        let mut stretch_length = match overwritten {
+            Some(_) => STRETCH,
+            None => output.len().max(1),
+        };
+        // Rows as short as a period would not fill vectors: the operand is laid out as often as a stretch has room for it.
+        if let Some(Cycle { operand, period }) = self.cycle {
+            stretch_length = STRETCH / period * period;
+            let later_elements = operands[operand][..period].iter().cycle();
+            let later_elements = later_elements.skip(offset % period);
+            for (element, &later) in often[..stretch_length].iter_mut().zip(later_elements) {
+                *element = later;
+            }
+        }
+
+        let cycling = self.cycle.map(|cycle| cycle.operand);
+        for (i, stretch) in output.chunks_mut(stretch_length).enumerate() {
+            // What the result is written over is copied out of the way.
+            if overwritten.is_some() {
+                copy_bytes(stretch, &mut copy[..stretch.len()]);
+            }
+
+            let done = offset + i * stretch_length;
+            let [left, right] = [0, 1].map(|k| match k {
+                _ if overwritten == Some(k) => (&copy[..], 1),
+                _ if cycling == Some(k) => (&often[..], 1),
+                _ => {
+                    // A repeated operand has a step of 0 and stays where it is.
+                    let step = self.walk.step[k];
+                    (&operands[k][done * step as usize..], step)
+                }
+            });
+            self.row(left.0, right.0, stretch, [left.1, right.1]);
+        }
+    }
+
     /// One row, its operands advancing by these steps. Compiled once for all of its callers: there are a hundred functions.
     #[inline(never)]
     fn row(&self, left: &[A], right: &[A], output: &mut [B], steps: [isize; 2]) {
@@ -147,6 +181,7 @@ fn binary_plan<A: Num, B: bytemuck::Pod + Send>(
     let operands = BroadcastOperands::of(cx)?;
     let body = Binary {
         walk: operands.walk,
+        cycle: operands.cycle,
         f,
         types: PhantomData,
     };
@@ -158,6 +193,7 @@ fn binary_plan<A: Num, B: bytemuck::Pod + Send>(
 struct BroadcastOperands {
     out_dims: Vec<usize>,
     walk: Walk<2>,
+    cycle: Option<Cycle>,
 }
 
 impl BroadcastOperands {
@@ -165,8 +201,14 @@ impl BroadcastOperands {
         let left_dims = cx.dims(0)?;
         let right_dims = cx.dims(1)?;
         let out_dims = broadcast(&[&left_dims, &right_dims])?;
-        let walk = Walk::broadcasting(&out_dims, [&left_dims, &right_dims])?;
-        Ok(Self { out_dims, walk })
+        let mut walk = Walk::broadcasting(&out_dims, [&left_dims, &right_dims])?;
+        // A stretch holds a few periods at least.
+        let cycle = walk.join_cycles(STRETCH / 4);
+        Ok(Self {
+            out_dims,
+            walk,
+            cycle,
+        })
     }
 }
 

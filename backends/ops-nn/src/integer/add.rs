@@ -4,14 +4,122 @@
 use zbmd_ir::DType;
 
 use super::super::cx::{Body, Cx, Plan, Planned, Tensors, token};
-use super::super::index::{Walk, broadcast};
+use super::super::index::{Cycle, Walk, broadcast};
 use super::lanes::{Bounds, LANES, Laned, Lanes, run_lanes};
 use super::{BYTES, ByteRange, scale, zero_point};
+use zbmd_op::OpError;
 
 /// The operands of both: two tensors, each with its scale and zero point, and those of the result.
 const RIGHT: usize = 3;
 const RESULT_SCALE: usize = 6;
 const RESULT_ZERO: usize = 7;
+
+/// A tensor of bytes that is added to bytes of another quantisation, as [`qlinear_add`] does it, to give those of a third.
+#[derive(Clone, Copy)]
+pub(super) struct Addition {
+    is_signed: bool,
+    /// The zero points of what it is added to, and its own.
+    zeros: [i32; 2],
+    /// Their scales in units of the result's.
+    factors: [f32; 2],
+    bounds: Bounds,
+}
+
+/// Positions of the operands that say how a tensor is added.
+pub(super) struct AdditionOperands {
+    /// Scale and zero point of what it is added to, of the tensor, and of the result.
+    pub(super) left: [usize; 2],
+    pub(super) right: [usize; 2],
+    pub(super) result: [usize; 2],
+    /// Parameters that bound the result.
+    pub(super) range: [&'static str; 2],
+}
+
+impl Addition {
+    pub(super) fn of(cx: &Cx<'_>, operands: &AdditionOperands) -> Result<Self, OpError> {
+        let AdditionOperands {
+            left,
+            right,
+            result,
+            range,
+        } = operands;
+        let dtype = cx.expect(result[1], &BYTES)?;
+        let result_scale = scale(cx, result[0])?;
+        Ok(Self {
+            is_signed: dtype == DType::I8,
+            zeros: [zero_point(cx, left[1])?, zero_point(cx, right[1])?],
+            factors: [
+                scale(cx, left[0])? / result_scale,
+                scale(cx, right[0])? / result_scale,
+            ],
+            bounds: ByteRange::named(cx, dtype, *range)?.bounds(zero_point(cx, result[1])?),
+        })
+    }
+
+    /// Writes the first `count` of sixteen sums, of which all left ones can be read, and so many right ones. The place of the
+    /// result may be that of the right ones.
+    ///
+    /// # Safety
+    /// The processor has the lanes' instructions, and the bytes can be read and written.
+    #[inline(always)]
+    pub(super) unsafe fn store<L: Lanes>(
+        self,
+        left: &[u8; LANES],
+        right: *const u8,
+        count: usize,
+        to: *mut u8,
+    ) {
+        let mut copy = [0_u8; LANES];
+        // SAFETY: the caller's promise.
+        unsafe {
+            let right = match count {
+                LANES => right,
+                _ => {
+                    std::ptr::copy_nonoverlapping(right, copy.as_mut_ptr(), count);
+                    copy.as_ptr()
+                }
+            };
+            let sums = match self.is_signed {
+                true => self.sixteen::<L, true>(left.as_ptr(), right),
+                false => self.sixteen::<L, false>(left.as_ptr(), right),
+            };
+            L::store_first_bytes(sums, L::limits(self.bounds), count, to);
+        }
+    }
+
+    /// Sixteen sums in units of the result's scale.
+    ///
+    /// # Safety
+    /// The processor has the lanes' instructions, and sixteen bytes can be read at both places.
+    #[inline(always)]
+    unsafe fn sixteen<L: Lanes, const SIGNED: bool>(
+        self,
+        left: *const u8,
+        right: *const u8,
+    ) -> L::Floats {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [left_zero, right_zero] = self.zeros.map(|zero| L::same_ints(-zero));
+            let left = L::add_ints(L::bytes::<SIGNED>(left), left_zero);
+            let right = L::add_ints(L::bytes::<SIGNED>(right), right_zero);
+            sum_of::<L>(left, right, self.factors)
+        }
+    }
+}
+
+/// The sum of two numbers times their factors, each product and the sum rounded.
+///
+/// # Safety
+/// The processor has the lanes' instructions.
+#[inline(always)]
+unsafe fn sum_of<L: Lanes>(left: L::Ints, right: L::Ints, factors: [f32; 2]) -> L::Floats {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let left_term = L::multiply(L::floats_of(left), L::same_floats(factors[0]));
+        let right_term = L::multiply(L::floats_of(right), L::same_floats(factors[1]));
+        L::add(left_term, right_term)
+    }
+}
 
 /// What is made of two numbers less their zero points, in units of the result's scale.
 #[derive(Clone, Copy)]
@@ -48,8 +156,15 @@ fn pairwise(cx: &Cx<'_>, formula: Formula) -> Planned {
     let left_dims = cx.dims(0)?;
     let right_dims = cx.dims(RIGHT)?;
     let out_dims = broadcast(&[&left_dims, &right_dims])?;
+    let mut walk = Walk::broadcasting(&out_dims, [&left_dims, &right_dims])?;
+    let cycle = if walk.inner.is_multiple_of(LANES) {
+        walk.join_cycles(usize::MAX)
+    } else {
+        None
+    };
     let body = Pairwise {
-        walk: Walk::broadcasting(&out_dims, [&left_dims, &right_dims])?,
+        walk,
+        cycle,
         is_signed: dtype == DType::I8,
         zeros: [zero_point(cx, 2)?, zero_point(cx, RIGHT + 2)?],
         formula,
@@ -60,10 +175,22 @@ fn pairwise(cx: &Cx<'_>, formula: Formula) -> Planned {
 
 struct Pairwise {
     walk: Walk<2>,
+    /// An operand of whole vectors that each run goes over many times.
+    cycle: Option<Cycle>,
     is_signed: bool,
     zeros: [i32; 2],
     formula: Formula,
     bounds: Bounds,
+}
+
+impl Pairwise {
+    /// After how many elements of a run an operand begins again.
+    fn period(&self, operand: usize) -> usize {
+        match self.cycle {
+            Some(cycle) if cycle.operand == operand => cycle.period,
+            _ => usize::MAX,
+        }
+    }
 }
 
 impl Body for Pairwise {
@@ -98,15 +225,16 @@ struct Row<'a> {
 impl Row<'_> {
     /// Panics unless the operands have an element for each of the row.
     fn check(&self) {
-        let [left_step, right_step] = self.pairwise.walk.step;
-        let last = self.output.len().saturating_sub(1) as isize;
-        assert!(
-            last * left_step < self.left.len() as isize
-                && last * right_step < self.right.len() as isize
-                && left_step >= 0
-                && right_step >= 0,
-            "an operand is too short"
-        );
+        let steps = self.pairwise.walk.step;
+        let operands = [self.left, self.right];
+        for k in 0..2 {
+            let count = self.pairwise.period(k).min(self.output.len());
+            let last = count.saturating_sub(1) as isize;
+            assert!(
+                steps[k] >= 0 && last * steps[k] < operands[k].len() as isize,
+                "an operand is too short"
+            );
+        }
     }
 }
 
@@ -203,15 +331,19 @@ unsafe fn run_row<L: Lanes, const SIGNED: bool>(row: Row<'_>) {
         let left = Elements::<L>::new::<SIGNED>(row.left, left_step, zeros[0]);
         let right = Elements::<L>::new::<SIGNED>(row.right, right_step, zeros[1]);
         let limits = L::limits(*bounds);
+        let periods = [0, 1].map(|k| row.pairwise.period(k));
+        let mut places = [0; 2];
         for first in (0..length).step_by(LANES) {
-            let a = left.sixteen::<SIGNED>(first);
-            let b = right.sixteen::<SIGNED>(first);
-            let numbers = match *formula {
-                Formula::Sum { left, right } => {
-                    let left_term = L::multiply(L::floats_of(a), L::same_floats(left));
-                    let right_term = L::multiply(L::floats_of(b), L::same_floats(right));
-                    L::add(left_term, right_term)
+            let a = left.sixteen::<SIGNED>(places[0]);
+            let b = right.sixteen::<SIGNED>(places[1]);
+            for k in 0..2 {
+                places[k] += LANES;
+                if places[k] == periods[k] {
+                    places[k] = 0;
                 }
+            }
+            let numbers = match *formula {
+                Formula::Sum { left, right } => sum_of::<L>(a, b, [left, right]),
                 Formula::Product { factor } => {
                     let products = L::floats_of(L::multiply_ints(a, b));
                     L::multiply(products, L::same_floats(factor))

@@ -5,15 +5,18 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use zbmd_ir::DType;
+use zbmd_ir::{DType, TokenType};
 
 use super::super::conv::{check_tables, padded_dims};
 use super::super::cx::{Body, Cx, Plan, Planned, Tensors, expect_count, token, volume};
-use super::super::gemm::{ProductSize, Tile};
+use super::super::gemm::ProductSize;
 use super::super::last::{FilterLayout, filter_layout, grid_places};
 use super::super::window::Window;
+use super::add::{Addition, AdditionOperands};
 use super::depthwise::{Depthwise, MAX_TAPS, channel_sizes, tap_count};
-use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, Requantising, has_tiles, run_lanes};
+use super::lanes::{
+    Bounds, LANES, LINE, Laned, Lanes, Panels, QUAD, Requantising, has_tiles, run_lanes,
+};
 use super::packed::{FilterSizes, PackedWeights};
 use super::tiles::{self, PRODUCT, TILE_PIXELS, TilePair, TilePlan, TileRequest, Tiles};
 use super::{
@@ -22,6 +25,9 @@ use super::{
 };
 use zbmd_op::{OpError, team};
 
+/// Pixels and panels of the largest tile: bytes of four panels are made at once.
+const TILE_ROWS: usize = 6;
+const TILE_PANELS: usize = 4;
 /// Bytes of packed weights that stay in the second cache while blocks of pixels go by.
 const RESIDENT: usize = 384 << 10;
 /// Pixels of such a block.
@@ -36,6 +42,12 @@ const WEIGHT_ZEROS: usize = 5;
 const RESULT_SCALE: usize = 6;
 const RESULT_ZERO: usize = 7;
 const BIAS: usize = 8;
+/// A tensor that is added to the result, its scale and zero point, and those of the sum.
+const ADDED: usize = 9;
+const ADDED_SCALE: usize = 10;
+const ADDED_ZERO: usize = 11;
+const SUM_SCALE: usize = 12;
+const SUM_ZERO: usize = 13;
 
 /// Convolution of [n, height, width, channels] with constant weights as ONNX has them, all but the image constant.
 pub(in super::super) fn conv_channels_last(cx: &Cx<'_>) -> Planned {
@@ -78,6 +90,7 @@ pub(in super::super) fn conv_channels_last(cx: &Cx<'_>) -> Planned {
         bias: constant_ints(cx, BIAS)?,
         multipliers,
         bounds: ByteRange::of(cx, result_type)?.bounds(result_zero),
+        addition: addition(cx, &token(result_type, &out_dims))?,
     };
     let outs = vec![token(result_type, &out_dims)];
     let kept = request.clone();
@@ -93,11 +106,31 @@ pub(in super::super) fn conv_channels_last(cx: &Cx<'_>) -> Planned {
         });
         return Ok(plan.flops(flops).packs_bytes(WEIGHTS, pack));
     }
-    let plan = Plan::in_variants(outs, &Tile::ALL, move |tile| {
-        Ok(Box::new(ByteConv::new(request, tile)?) as Box<dyn Body>)
+    let plan = Plan::lazy(outs, move || {
+        Ok(Box::new(ByteConv::new(request)?) as Box<dyn Body>)
     });
     // Four products of bytes take the time of one of floats.
-    Ok(plan.products(flops / 4.0).packs_bytes(WEIGHTS, pack))
+    Ok(plan
+        .over([ADDED])
+        .products(flops / 4.0)
+        .packs_bytes(WEIGHTS, pack))
+}
+
+/// How the tensor is added that is added to a result of this type, if there is one.
+fn addition(cx: &Cx<'_>, result: &TokenType) -> Result<Option<Addition>, OpError> {
+    let Some(added) = cx.opt(ADDED) else {
+        return Ok(None);
+    };
+    if added.ty != *result {
+        return Err(cx.refuse_type(ADDED, format!("the result is {result}")));
+    }
+    let operands = AdditionOperands {
+        left: [RESULT_SCALE, RESULT_ZERO],
+        right: [ADDED_SCALE, ADDED_ZERO],
+        result: [SUM_SCALE, SUM_ZERO],
+        range: ["sum_min", "sum_max"],
+    };
+    Addition::of(cx, &operands).map(Some)
 }
 
 /// What the kernel of a convolution is made from.
@@ -110,13 +143,14 @@ pub(super) struct ConvRequest {
     /// One for all filters, or one for each.
     pub(super) multipliers: Vec<f32>,
     pub(super) bounds: Bounds,
+    addition: Option<Addition>,
 }
 
 impl ConvRequest {
-    /// Whether each channel has one filter, and few enough taps for the kernel of those.
+    /// Whether each channel has one filter, and few enough taps for the kernel of those, which adds nothing.
     fn is_depthwise(&self) -> bool {
         let has_one_filter = self.layout.group_channels == 1 && self.layout.group_filters == 1;
-        has_one_filter && tap_count(self.layout.kernel) <= MAX_TAPS
+        has_one_filter && tap_count(self.layout.kernel) <= MAX_TAPS && self.addition.is_none()
     }
 
     /// Taps of a kernel row that are one stretch of memory: all, where there is one group without gaps between taps.
@@ -235,11 +269,12 @@ struct ByteConv {
     biases: Vec<i32>,
     multipliers: Vec<f32>,
     bounds: Bounds,
+    addition: Option<Addition>,
     needs_copy: bool,
 }
 
 impl ByteConv {
-    fn new(request: ConvRequest, tile: Tile) -> Result<Self, OpError> {
+    fn new(request: ConvRequest) -> Result<Self, OpError> {
         let packed = request.packed()?;
         let taps_of_run = request.taps_of_run();
         let ConvRequest {
@@ -248,6 +283,7 @@ impl ByteConv {
             bias,
             multipliers,
             bounds,
+            addition,
             ..
         } = request;
         let channels = image.channels;
@@ -273,7 +309,6 @@ impl ByteConv {
             group_channels: layout.group_channels,
             sizes,
             passes: packed.passes,
-            tile,
             tiles: None,
         };
         Ok(Self {
@@ -281,6 +316,7 @@ impl ByteConv {
             biases: packed.biases(bias.as_deref(), image.input.zero),
             multipliers: packed.by_lane(&multipliers),
             bounds,
+            addition,
             rows: rows.in_tiles(image.window.stride[2] * channels, input_bytes),
             packed,
             image,
@@ -293,9 +329,16 @@ impl Body for ByteConv {
         let input = tensors.bytes(0);
         let output = tensors.out_bytes(0);
         let scratch = tensors.scratch::<u8>();
-        let results = output.chunks_exact_mut(self.rows.result_elements());
+        let is_over = tensors.over().is_some();
+        let added = match is_over {
+            true => &[],
+            false => tensors.opt::<u8>(ADDED).unwrap_or_default(),
+        };
+        let result_bytes = self.rows.result_elements();
+        let results = output.chunks_exact_mut(result_bytes);
 
-        for (image, result) in input.chunks_exact(self.image.bytes()).zip(results) {
+        let images = input.chunks_exact(self.image.bytes());
+        for (n, (image, result)) in images.zip(results).enumerate() {
             let source = match self.needs_copy {
                 true => {
                     self.image.copy(image, scratch);
@@ -309,6 +352,13 @@ impl Body for ByteConv {
                 biases: &self.biases,
                 row_terms: None,
                 target: Target::Bytes {
+                    sum: self.addition.map(|addition| Sum {
+                        addition,
+                        added: match is_over {
+                            true => None,
+                            false => Some(&added[n * result_bytes..][..result_bytes]),
+                        },
+                    }),
                     to: result,
                     multipliers: &self.multipliers,
                     bounds: self.bounds,
@@ -335,7 +385,6 @@ pub(super) struct Rows {
     pub(super) sizes: FilterSizes,
     /// How often each window is gone through.
     pub(super) passes: usize,
-    pub(super) tile: Tile,
     /// The pixels in tiles, where the processor has them.
     pub(super) tiles: Option<TilePlan>,
 }
@@ -347,8 +396,17 @@ pub(super) enum Target<'a> {
         /// By panel and lane.
         multipliers: &'a [f32],
         bounds: Bounds,
+        sum: Option<Sum<'a>>,
     },
     Ints(&'a mut [i32]),
+}
+
+/// What is added to bytes before they are written.
+pub(super) struct Sum<'a> {
+    addition: Addition,
+    /// As many bytes as the result has; without them the result itself is added to, and each byte is read before it is
+    /// written.
+    added: Option<&'a [u8]>,
 }
 
 /// What a product is made of.
@@ -392,13 +450,25 @@ impl Rows {
     /// All pixels times all filters.
     pub(super) fn multiply(&self, mut multiplication: Multiplication<'_>) {
         self.check(&multiplication);
+        let may_pack = match &multiplication.target {
+            Target::Bytes { multipliers, .. } => {
+                multipliers.iter().all(|factor| factor.abs() < 1.0)
+            }
+            Target::Ints(_) => false,
+        };
         let (target, multipliers) = match &mut multiplication.target {
             Target::Bytes {
                 to,
                 multipliers,
                 bounds,
+                sum,
             } => {
-                let target = RawTarget::Bytes(to.as_mut_ptr(), *bounds);
+                let to = to.as_mut_ptr();
+                let sum = sum.as_ref().map(|sum| RawSum {
+                    addition: sum.addition,
+                    added: sum.added.map_or(to.cast_const(), <[u8]>::as_ptr),
+                });
+                let target = RawTarget::Bytes(to, *bounds, sum);
                 (target, multipliers.as_ptr())
             }
             Target::Ints(to) => (RawTarget::Ints(to.as_mut_ptr()), std::ptr::null()),
@@ -414,6 +484,7 @@ impl Rows {
             pixels: 0..self.spots.len(),
             panels: 0..self.sizes.group_panels(),
             tile_groups: None,
+            may_pack,
         };
 
         if let Some(plan) = self.tiles.as_ref().filter(|_| has_tiles()) {
@@ -441,9 +512,9 @@ impl Rows {
         let has_many_panels = job.panels.len() >= 4 * team::cores();
         let by_panels = (has_few_pixels || !self.is_resident()) && has_many_panels;
         let (shared_length, granularity) = match (&job.tile_groups, by_panels) {
-            (_, true) => (job.panels.len(), self.tile.panels()),
+            (_, true) => (job.panels.len(), TILE_PANELS),
             (Some(groups), false) => (groups.len(), 2),
-            (None, false) => (job.pixels.len(), self.tile.rows()),
+            (None, false) => (job.pixels.len(), TILE_ROWS),
         };
         team::share(work, shared_length, granularity, &|part| {
             let mut own_job = job.clone();
@@ -492,9 +563,17 @@ impl Rows {
         let lanes = sizes.panels() * LANES;
         let result_length = match &multiplication.target {
             Target::Bytes {
-                to, multipliers, ..
+                to,
+                multipliers,
+                sum,
+                ..
             } => {
                 assert!(multipliers.len() == lanes, "multipliers are missing");
+                let added = sum.as_ref().and_then(|sum| sum.added);
+                assert!(
+                    added.is_none_or(|added| added.len() == to.len()),
+                    "what is added has another size"
+                );
                 to.len()
             }
             Target::Ints(to) => to.len(),
@@ -517,8 +596,15 @@ impl Rows {
 /// First element of the result.
 #[derive(Clone, Copy)]
 enum RawTarget {
-    Bytes(*mut u8, Bounds),
+    Bytes(*mut u8, Bounds, Option<RawSum>),
     Ints(*mut i32),
+}
+
+#[derive(Clone, Copy)]
+struct RawSum {
+    addition: Addition,
+    /// First of as many bytes as the result has. It may be the result's own.
+    added: *const u8,
 }
 
 /// Some pixels, and some panels of each group's filters.
@@ -535,6 +621,8 @@ struct Job<'a> {
     panels: Range<usize>,
     /// Some tiles of pixels, in place of `pixels`.
     tile_groups: Option<Range<usize>>,
+    /// Whether bytes of several panels may be made at once: see [`Panels`].
+    may_pack: bool,
 }
 
 // SAFETY: all is read only but for the result, of which each core has pixels or panels of its own.
@@ -602,7 +690,7 @@ impl Job<'_> {
                 let end = (first + block_pixels).min(self.pixels.end);
                 let mut panel = self.panels.start;
                 while panel < self.panels.end {
-                    let tile_panels = panels_of_tile::<L>(rows.tile, self.panels.end - panel);
+                    let tile_panels = panels_of_tile::<L>(self.panels.end - panel);
                     let panel_number = group * sizes.group_panels() + panel;
                     let start = TileStart {
                         input: self.input.as_ptr().add(group * rows.group_channels),
@@ -712,10 +800,10 @@ impl Job<'_> {
 
 /// How many panels a tile takes of those that are left.
 #[inline(always)]
-fn panels_of_tile<L: Lanes>(tile: Tile, panels_left: usize) -> usize {
-    match (L::MANY, tile, panels_left) {
-        (true, Tile::Square, 4..) => 4,
-        (true, _, 2..) => 2,
+fn panels_of_tile<L: Lanes>(panels_left: usize) -> usize {
+    match (L::MANY, panels_left) {
+        (true, TILE_PANELS..) => TILE_PANELS,
+        (true, 2..) => 2,
         _ => 1,
     }
 }
@@ -781,6 +869,15 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
                 L::store_ints(L::totals(sums[r][v]), totals.add(v * R + r).cast());
             }
         }
+        if let RawTarget::Bytes(to, bounds, None) = job.target
+            && L::PACKS
+            && P > 1
+            && job.may_pack
+        {
+            let target = PackedTarget { to, bounds };
+            store_packed::<L, R, P>(job, start, first, totals, target);
+            return R;
+        }
         for v in 0..P {
             let pixels = (first..first + R).map(Some);
             let panel_totals = std::slice::from_raw_parts(totals.add(v * R), R);
@@ -790,12 +887,53 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
     R
 }
 
+/// Bytes that are written for several panels at once.
+#[derive(Clone, Copy)]
+struct PackedTarget {
+    to: *mut u8,
+    bounds: Bounds,
+}
+
+/// Stores the bytes of R pixels from `first` on with all P panels of the tile, whose sums lie by panel and pixel.
+///
+/// # Safety
+/// The pixels and the panels exist, and the processor has the lanes' instructions.
+#[inline(always)]
+unsafe fn store_packed<L: Lanes, const R: usize, const P: usize>(
+    job: &Job<'_>,
+    start: &TileStart,
+    first: usize,
+    totals: *const [i32; LANES],
+    target: PackedTarget,
+) {
+    let filters = job.rows.filters();
+    // SAFETY: the caller's promise; multipliers and biases fill whole panels.
+    unsafe {
+        for r in 0..R {
+            let mut sums = [&*totals.add(r); P];
+            for v in 1..P {
+                sums[v] = &*totals.add(v * R + r);
+            }
+            let panels = Panels {
+                sums,
+                term: (job.row_terms).map_or(0, |terms| *terms.get_unchecked(first + r)),
+                biases: job.biases.as_ptr().add(start.lane),
+                multipliers: job.multipliers.add(start.lane),
+                bounds: target.bounds,
+            };
+            let place = (first + r) * filters + start.column;
+            L::store_panels(panels, start.width, target.to.add(place));
+        }
+    }
+}
+
 /// What becomes of the sums of a panel, in registers.
 #[derive(Clone, Copy)]
 enum Finish<L: Lanes> {
     Bytes {
         to: *mut u8,
         requantising: Requantising<L>,
+        sum: Option<RawSum>,
     },
     Ints {
         to: *mut i32,
@@ -826,8 +964,9 @@ unsafe fn store_panel<L: Lanes>(
     unsafe {
         let biases = job.biases.as_ptr().add(first_lane);
         let finish = match job.target {
-            RawTarget::Bytes(to, bounds) => Finish::<L>::Bytes {
+            RawTarget::Bytes(to, bounds, sum) => Finish::<L>::Bytes {
                 to,
+                sum,
                 requantising: Requantising::new(biases, job.multipliers.add(first_lane), bounds),
             },
             RawTarget::Ints(to) => Finish::Ints {
@@ -843,8 +982,19 @@ unsafe fn store_panel<L: Lanes>(
                 totals = L::add_ints(totals, L::same_ints(*terms.get_unchecked(pixel)));
             }
             match finish {
-                Finish::Bytes { to, requantising } => {
-                    requantising.store(totals, width, to.add(place));
+                Finish::Bytes {
+                    to,
+                    requantising,
+                    sum: None,
+                } => requantising.store(totals, width, to.add(place)),
+                Finish::Bytes {
+                    to,
+                    requantising,
+                    sum: Some(RawSum { addition, added }),
+                } => {
+                    let mut bytes = [0; LANES];
+                    requantising.store(totals, LANES, bytes.as_mut_ptr());
+                    addition.store::<L>(&bytes, added.add(place), width, to.add(place));
                 }
                 Finish::Ints { to, biases } => {
                     store_first_ints::<L>(L::add_ints(totals, biases), width, to.add(place));
@@ -876,7 +1026,6 @@ unsafe fn store_first_ints<L: Lanes>(ints: L::Ints, count: usize, to: *mut i32) 
 pub(super) fn matrix_rows(
     size: ProductSize,
     passes: usize,
-    tile: Tile,
     input_bytes: usize,
 ) -> Result<Rows, OpError> {
     let elements = size.rows.saturating_mul(size.depth);
@@ -894,7 +1043,6 @@ pub(super) fn matrix_rows(
         group_channels: 0,
         sizes: matrix_sizes(size),
         passes,
-        tile,
         tiles: None,
     };
     Ok(rows.in_tiles(size.depth, input_bytes))

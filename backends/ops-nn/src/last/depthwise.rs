@@ -1,36 +1,22 @@
 //! Convolutions with one filter for each channel.
 #![expect(unsafe_code, reason = "vector instructions over checked slices")]
 
+mod sliding;
+
 use std::ops::Range;
 
 use super::super::cx::{Body, Tensors};
 use super::super::gemm::{Act, PANEL};
 use super::super::vector::{Vector, Wide, run_wide};
-use super::super::window::Window;
-use super::{Clamp, Finish, Image, Near, OutputPixel, kernel_within};
+use super::{Finish, Image, Near, OutputPixel, SumActivation, kernel_within};
 use zbmd_op::simd::{self, fma};
 use zbmd_op::team;
 
-/// How pixels meet the taps of a row: the variants. Each output is the same chain in both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reuse {
-    /// They are read again for each tap.
-    Read,
-    /// Those of seven windows side by side are read once, where windows are so narrow that they fit into registers.
-    Slide,
-}
+/// Bytes of rows under a window, and of taps, that stay in the first cache beside results.
+const STRIP_BYTES: usize = 24 << 10;
 
-impl Reuse {
-    /// Those that there are for a window.
-    pub(super) fn of(window: &Window) -> &'static [(&'static str, Self)] {
-        let is_narrow = matches!((window.kernel[2], window.stride[2]), (3 | 5, 1 | 2));
-        if is_narrow && window.dilation[2] == 1 {
-            &[("read", Self::Read), ("slide", Self::Slide)]
-        } else {
-            &[]
-        }
-    }
-}
+/// Channels of a strip, at least: shorter runs of memory are fetched slowly.
+const LEAST_STRIP: usize = 4 * PANEL;
 
 /// One filter for each channel.
 pub(super) struct Depthwise {
@@ -39,30 +25,36 @@ pub(super) struct Depthwise {
     taps: Vec<f32>,
     bias: Vec<f32>,
     act: Act,
-    reuse: Reuse,
+    /// Channels that are made together, line by line.
+    strip: usize,
+    /// Whether pixels of a row are read once for all windows that they are under, where registers hold them.
+    slides: bool,
 }
 
 impl Depthwise {
-    pub(super) fn new(
-        image: Image,
-        weights: &[f32],
-        bias: Option<Vec<f32>>,
-        act: Act,
-        reuse: Reuse,
-    ) -> Self {
+    pub(super) fn new(image: Image, weights: &[f32], bias: Option<Vec<f32>>, act: Act) -> Self {
+        let window = &image.window;
         let channels = image.channels;
-        let kernel_elements = image.window.kernel[1] * image.window.kernel[2];
+        let kernel_elements = window.kernel[1] * window.kernel[2];
         // ONNX has them by channel, then tap: turned over, so that lanes run along channels.
         let mut taps = vec![0.0; weights.len()];
         for (i, weight) in weights.iter().enumerate() {
             let channel = i / kernel_elements;
             taps[i % kernel_elements * channels + channel] = *weight;
         }
+
+        // Images of many channels have wide rows: those under a window would leave the first cache before the next
+        // window needs them.
+        let channel_bytes = 4 * (window.kernel[1] * window.input[2] + kernel_elements);
+        let strip = STRIP_BYTES / channel_bytes / PANEL * PANEL;
+        // Sliding windows multiply taps with zeros around the image, which must not make a NaN.
+        let is_finite = taps.iter().all(|tap| tap.is_finite());
         Self {
             bias: bias.unwrap_or_else(|| vec![0.0; channels]),
             taps,
             act,
-            reuse,
+            strip: strip.max(LEAST_STRIP),
+            slides: is_finite && sliding::is_possible(&image),
             image,
         }
     }
@@ -77,7 +69,7 @@ struct DepthwiseJob<'a> {
     /// First element of the result, and its elements.
     output: *mut f32,
     output_length: usize,
-    clamp: Option<Clamp>,
+    activation: Option<SumActivation>,
     /// Those of the result that are made.
     lines: Range<usize>,
 }
@@ -105,44 +97,17 @@ impl DepthwiseJob<'_> {
 impl Wide for DepthwiseJob<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const FMA: bool>(self) {
-        let window = &self.conv.image.window;
-        let [_, _, output_width] = window.output;
-        let kernel_width = window.kernel[2];
-        for row in self.lines.clone() {
-            // The same for all pixels of a row: taps over the padding are left out, as they would add 0.
-            let kernel_rows = kernel_within(window, 1, row);
-            let mut column = 0;
-            while column < output_width {
-                let kernel_columns = kernel_within(window, 2, column);
-                // Pixels whose whole windows are inside the image meet the same weights.
-                let are_whole = |pixels: usize| {
-                    kernel_columns.len() == kernel_width
-                        && column + pixels <= output_width
-                        && kernel_within(window, 2, column + pixels - 1).len() == kernel_width
-                };
-                let pixel = OutputPixel {
-                    number: row * output_width + column,
-                    row,
-                    column,
-                };
-                let near = Near {
-                    rows: &kernel_rows,
-                    columns: &kernel_columns,
-                };
-                // SAFETY: `check` has seen that images and weights have these sizes; these pixels exist.
+        let channels = self.conv.image.channels;
+        for first in (0..channels).step_by(self.conv.strip) {
+            let strip = first..(first + self.conv.strip).min(channels);
+            for row in self.lines.clone() {
+                // SAFETY: `check` has seen that images and weights have these sizes; the row exists.
                 unsafe {
-                    column += match (V::MANY, self.conv.reuse) {
-                        (true, Reuse::Slide) if are_whole(7) => {
-                            self.sliding_pixels::<V, FMA, 7>(pixel, near)
-                        }
-                        (true, Reuse::Slide) if are_whole(4) => {
-                            self.sliding_pixels::<V, FMA, 4>(pixel, near)
-                        }
-                        (true, Reuse::Read) if are_whole(4) => {
-                            self.pixels::<V, FMA, 4, 2, 0, 0>(pixel, near)
-                        }
-                        _ => self.pixels::<V, FMA, 1, 4, 0, 0>(pixel, near),
-                    };
+                    if V::MANY && self.conv.slides {
+                        sliding::line::<V>(&self, row, strip.clone());
+                    } else {
+                        self.row::<V, FMA>(row, strip.clone());
+                    }
                 }
             }
         }
@@ -150,75 +115,99 @@ impl Wide for DepthwiseJob<'_> {
 }
 
 impl DepthwiseJob<'_> {
-    /// X pixels side by side whose windows are inside the image, of a size that [`Reuse::of`] knows.
+    /// Some channels of a line, by windows that are cut at the edges of the image.
     ///
     /// # Safety
-    /// See [`Self::pixels`].
+    /// The sizes are as [`Self::check`] wants them, the line and the channels exist, and the processor has the vector's
+    /// instructions.
     #[inline(always)]
-    unsafe fn sliding_pixels<V: Vector, const FMA: bool, const X: usize>(
-        &self,
-        pixel: OutputPixel,
-        near: Near<'_>,
-    ) -> usize {
+    unsafe fn row<V: Vector, const FMA: bool>(&self, row: usize, strip: Range<usize>) {
         let window = &self.conv.image.window;
-        // SAFETY: the caller's promise.
-        unsafe {
-            match (window.kernel[2], window.stride[2]) {
-                (3, 1) => self.pixels::<V, FMA, X, 1, 3, 1>(pixel, near),
-                (3, 2) => self.pixels::<V, FMA, X, 1, 3, 2>(pixel, near),
-                (5, 1) => self.pixels::<V, FMA, X, 1, 5, 1>(pixel, near),
-                (5, 2) => self.pixels::<V, FMA, X, 1, 5, 2>(pixel, near),
-                _ => self.pixels::<V, FMA, X, 1, 0, 0>(pixel, near),
+        let [_, _, output_width] = window.output;
+        let kernel_width = window.kernel[2];
+        // The same for all pixels of a row: taps over the padding are left out, as they would add 0.
+        let kernel_rows = kernel_within(window, 1, row);
+        let mut column = 0;
+        while column < output_width {
+            let kernel_columns = kernel_within(window, 2, column);
+            // Pixels whose whole windows are inside the image meet the same weights.
+            let are_whole = |pixels: usize| {
+                kernel_columns.len() == kernel_width
+                    && column + pixels <= output_width
+                    && kernel_within(window, 2, column + pixels - 1).len() == kernel_width
+            };
+            let pixel = OutputPixel {
+                number: row * output_width + column,
+                row,
+                column,
+            };
+            let near = Near {
+                rows: &kernel_rows,
+                columns: &kernel_columns,
+            };
+            // SAFETY: the caller's promise; these pixels exist.
+            unsafe {
+                column += if V::MANY && are_whole(4) {
+                    self.pixels::<V, FMA, 4, 2>(pixel, near, strip.clone())
+                } else {
+                    self.pixels::<V, FMA, 1, 4>(pixel, near, strip.clone())
+                };
             }
         }
     }
 
-    /// X pixels side by side from this one on, P vectors of channels at a time; returns X. Where K is not 0, windows
-    /// are K wide and S apart, and none is cut.
+    /// X pixels side by side from this one on, some of their channels, P vectors at a time; returns X.
     ///
     /// # Safety
-    /// The sizes are as [`Self::check`] wants them, the pixels exist and have the same window, and the processor has
-    /// the vector's instructions.
+    /// As for [`Self::row`]; the pixels exist and have the same window.
     #[inline(always)]
-    unsafe fn pixels<
-        V: Vector,
-        const FMA: bool,
-        const X: usize,
-        const P: usize,
-        const K: usize,
-        const S: usize,
-    >(
+    unsafe fn pixels<V: Vector, const FMA: bool, const X: usize, const P: usize>(
         &self,
         pixel: OutputPixel,
         near: Near<'_>,
+        strip: Range<usize>,
     ) -> usize {
-        let channels = self.conv.image.channels;
-        let mut first = 0;
+        let mut first = strip.start;
         // SAFETY: the caller's promise; the vectors end with the channels.
         unsafe {
             // Wide steps first, then single vectors; channels one by one only where they fill no vector.
-            while first + P * PANEL <= channels {
-                channel_vectors::<V, X, P, K, S>(self, pixel, near, first);
+            while first + P * PANEL <= strip.end {
+                channel_vectors::<V, X, P>(self, pixel, near, first);
                 first += P * PANEL;
             }
-            while first + PANEL <= channels {
-                channel_vectors::<V, X, 1, K, S>(self, pixel, near, first);
+            while first + PANEL <= strip.end {
+                channel_vectors::<V, X, 1>(self, pixel, near, first);
                 first += PANEL;
             }
-            if first < channels && channels >= PANEL {
+            if first < strip.end && strip.end >= PANEL {
                 // The last vector overlaps the one before, and gives the same sums there.
-                channel_vectors::<V, X, 1, K, S>(self, pixel, near, channels - PANEL);
-                first = channels;
+                channel_vectors::<V, X, 1>(self, pixel, near, strip.end - PANEL);
+                first = strip.end;
             }
-            for channel in first..channels {
-                for p in 0..X {
-                    let own_pixel = pixel.right_by(p);
-                    let sum = self.one_channel::<FMA>(own_pixel, near, channel);
-                    *self.output.add(own_pixel.number * channels + channel) = sum;
-                }
+            for p in 0..X {
+                self.single_channels::<FMA>(pixel.right_by(p), near, first..strip.end);
             }
         }
         X
+    }
+
+    /// Channels of a pixel that fill no vector.
+    ///
+    /// # Safety
+    /// As for [`Self::row`].
+    #[inline(always)]
+    unsafe fn single_channels<const FMA: bool>(
+        &self,
+        pixel: OutputPixel,
+        near: Near<'_>,
+        channels: Range<usize>,
+    ) {
+        for channel in channels {
+            let sum = self.one_channel::<FMA>(pixel, near, channel);
+            let place = pixel.number * self.conv.image.channels + channel;
+            // SAFETY: the caller's promise.
+            unsafe { *self.output.add(place) = sum };
+        }
     }
 
     /// One channel of a pixel.
@@ -241,21 +230,18 @@ impl DepthwiseJob<'_> {
             }
         }
 
+        // See `finish`.
+        sum += 0.0;
         let place = pixel.number * channels + channel;
         sum += self.added.map_or(0.0, |added| added[place]);
-        // As the vectors clamp: a NaN becomes the lower bound.
-        match self.clamp {
-            Some(clamp) if sum <= clamp.low || sum.is_nan() => clamp.low,
-            Some(clamp) if sum >= clamp.high => clamp.high,
-            _ => sum,
+        match self.activation {
+            Some(activation) => activation.of_sum(sum),
+            None => sum,
         }
     }
 }
 
-/// Pixels of a row under windows that slide, at most: seven windows of 5, 2 apart.
-const COLUMNS: usize = 17;
-
-/// P vectors of channels of X pixels side by side; for K and S see [`DepthwiseJob::pixels`].
+/// P vectors of channels of X pixels side by side, whose windows are cut in the same way.
 ///
 /// # Safety
 /// As for [`DepthwiseJob::pixels`], and there are so many channels.
@@ -264,13 +250,7 @@ const COLUMNS: usize = 17;
     clippy::needless_range_loop,
     reason = "the indices name registers, and are unrolled"
 )]
-unsafe fn channel_vectors<
-    V: Vector,
-    const X: usize,
-    const P: usize,
-    const K: usize,
-    const S: usize,
->(
+unsafe fn channel_vectors<V: Vector, const X: usize, const P: usize>(
     job: &DepthwiseJob<'_>,
     pixel: OutputPixel,
     near: Near<'_>,
@@ -281,13 +261,7 @@ unsafe fn channel_vectors<
     let pixel_step = window.stride[2] * channels;
     // SAFETY: the caller's promise; `near` keeps to pixels of the image.
     unsafe {
-        let mut sums = [[V::zero(); P]; X];
-        for v in 0..P {
-            let bias = V::load(job.conv.bias.as_ptr().add(first + v * PANEL));
-            for p in 0..X {
-                sums[p][v] = bias;
-            }
-        }
+        let mut sums = bias_sums::<V, X, P>(job, first);
 
         // Each sum is one chain, its taps in the order of `one_channel`.
         for kernel_row in near.rows.start..near.rows.end {
@@ -297,10 +271,6 @@ unsafe fn channel_vectors<
             let mut elements = job.input.as_ptr().add(input_pixel * channels + first);
             let mut taps = job.conv.taps.as_ptr().add(tap_number * channels + first);
 
-            if K > 0 {
-                sliding_row::<V, X, P, K, S>(elements, taps, channels, &mut sums);
-                continue;
-            }
             for _ in near.columns.start..near.columns.end {
                 for v in 0..P {
                     let tap = V::load(taps.add(v * PANEL));
@@ -313,44 +283,38 @@ unsafe fn channel_vectors<
                 taps = taps.wrapping_add(channels);
             }
         }
-        store_vectors(job, pixel.number * channels + first, &mut sums);
+        finish(job, pixel.number * channels + first, &mut sums);
     }
 }
 
-/// A kernel row over pixels that are read once: pixel `i` of the row is under tap k of window `(i − k) / S`.
+/// The sums before the first product.
 ///
 /// # Safety
-/// The row's pixels and taps have P vectors from these places on, `channels` apart.
+/// P vectors of channels exist from `first` on.
 #[inline(always)]
 #[expect(
     clippy::needless_range_loop,
     reason = "the indices name registers, and are unrolled"
 )]
-unsafe fn sliding_row<V: Vector, const X: usize, const P: usize, const K: usize, const S: usize>(
-    elements: *const f32,
-    taps: *const f32,
-    channels: usize,
-    sums: &mut [[V; P]; X],
-) {
+unsafe fn bias_sums<V: Vector, const X: usize, const P: usize>(
+    job: &DepthwiseJob<'_>,
+    first: usize,
+) -> [[V; P]; X] {
     // SAFETY: the caller's promise.
     unsafe {
+        let mut sums = [[V::zero(); P]; X];
         for v in 0..P {
-            // X windows of K taps, S apart, cover (X − 1) · S + K pixels, where separate reads would take X · K.
-            let mut columns = [V::zero(); COLUMNS];
-            for i in 0..(X - 1) * S + K {
-                columns[i] = V::load(elements.add(i * channels + v * PANEL));
-            }
-            for k in 0..K {
-                let tap = V::load(taps.add(k * channels + v * PANEL));
-                for p in 0..X {
-                    sums[p][v] = sums[p][v].add_products(columns[p * S + k], tap);
-                }
+            let bias = V::load(job.conv.bias.as_ptr().add(first + v * PANEL));
+            for p in 0..X {
+                sums[p][v] = bias;
             }
         }
+        sums
     }
 }
 
-/// Adds what is added, clamps and stores the sums of pixels whose first channel is element `place` of the result.
+/// Adds what is added, applies the activation and stores the sums of pixels whose first channel is element `place` of
+/// the result.
 ///
 /// # Safety
 /// The result, and what is added, have P vectors from there on for each of X pixels.
@@ -359,7 +323,7 @@ unsafe fn sliding_row<V: Vector, const X: usize, const P: usize, const K: usize,
     clippy::needless_range_loop,
     reason = "the indices name registers, and are unrolled"
 )]
-unsafe fn store_vectors<V: Vector, const X: usize, const P: usize>(
+unsafe fn finish<V: Vector, const X: usize, const P: usize>(
     job: &DepthwiseJob<'_>,
     place: usize,
     sums: &mut [[V; P]; X],
@@ -367,6 +331,14 @@ unsafe fn store_vectors<V: Vector, const X: usize, const P: usize>(
     let channels = job.conv.image.channels;
     // SAFETY: the caller's promise.
     unsafe {
+        // A sum of −0 is one of 0: so that products with zeros around the image, which sliding windows add and others
+        // leave out, change no bit.
+        for p in 0..X {
+            for v in 0..P {
+                sums[p][v] = sums[p][v].add(V::zero());
+            }
+        }
+
         if let Some(added) = job.added {
             for p in 0..X {
                 for v in 0..P {
@@ -376,19 +348,13 @@ unsafe fn store_vectors<V: Vector, const X: usize, const P: usize>(
             }
         }
 
+        if let Some(activation) = job.activation {
+            activation.of_tile(sums);
+        }
         let results = job.output.add(place);
-        if let Some(clamp) = job.clamp {
-            for p in 0..X {
-                for v in 0..P {
-                    let sum = sums[p][v].clamp(clamp.low, clamp.high);
-                    sum.store(results.add(p * channels + v * PANEL));
-                }
-            }
-        } else {
-            for p in 0..X {
-                for v in 0..P {
-                    sums[p][v].store(results.add(p * channels + v * PANEL));
-                }
+        for p in 0..X {
+            for v in 0..P {
+                sums[p][v].store(results.add(p * channels + v * PANEL));
             }
         }
     }
@@ -404,7 +370,7 @@ impl Body for Depthwise {
         let channels = self.image.channels;
         let input_length = window.input_plane() * channels;
         let output_length = window.output_plane() * channels;
-        let clamp = Clamp::of(self.act);
+        let activation = SumActivation::of(self.act);
 
         for (n, result) in output.chunks_exact_mut(output_length).enumerate() {
             let job = DepthwiseJob {
@@ -413,7 +379,7 @@ impl Body for Depthwise {
                 added: added.map(|a| &a[n * output_length..][..output_length]),
                 output: result.as_mut_ptr(),
                 output_length: result.len(),
-                clamp,
+                activation,
                 lines: 0..window.output[1],
             };
             job.check();
@@ -429,8 +395,7 @@ impl Body for Depthwise {
                     })
                 }
             });
-            // Other activations than bounds need a pass of their own over the image.
-            if clamp.is_none() && self.act != Act::None {
+            if activation.is_none() && self.act != Act::None {
                 simd::dispatch(Finish(result, self.act));
             }
         }

@@ -9,7 +9,7 @@ use super::super::gemm::{Act, PANEL, Tile, Weights};
 use super::super::index::COPY_COST;
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
-use super::{Addend, Clamp, Finish, Image};
+use super::{Addend, Finish, Image, SumActivation};
 use zbmd_op::{simd, team};
 
 /// Bytes of packed weights that stay in the second cache while blocks of pixels go by.
@@ -221,7 +221,7 @@ impl Body for Rows {
         let channels = self.image.channels;
         let input_length = window.input[1] * window.input[2] * channels;
         let output_length = self.spots.len() * self.layout.filters();
-        let clamp = Clamp::of(self.act);
+        let activation = SumActivation::of(self.act);
 
         let results = output.chunks_exact_mut(output_length);
         for (n, result) in results.enumerate().take(self.image.batch) {
@@ -243,12 +243,12 @@ impl Body for Rows {
                 added: added_start,
                 output: result_start,
                 output_length: result.len(),
-                clamp,
+                activation,
                 pixels: 0..self.spots.len(),
                 panels: 0..self.layout.group_panels(),
             };
             job.share();
-            if clamp.is_none() && self.act != Act::None {
+            if activation.is_none() && self.act != Act::None {
                 simd::dispatch(Finish(result, self.act));
             }
         }
@@ -272,7 +272,7 @@ struct Job<'a> {
     /// First element of the result, and its elements.
     output: *mut f32,
     output_length: usize,
-    clamp: Option<Clamp>,
+    activation: Option<SumActivation>,
     pixels: Range<usize>,
     panels: Range<usize>,
 }
@@ -518,7 +518,7 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
     R
 }
 
-/// Adds what is added, clamps and stores the sums of a tile.
+/// Adds what is added, applies the activation and stores the sums of a tile.
 ///
 /// # Safety
 /// The pixels from `first` on and the tile's columns exist in the result, and in what is added.
@@ -553,12 +553,8 @@ unsafe fn store_tile<V: Vector, const R: usize, const P: usize>(
                     }
                 }
             }
-            if let Some(clamp) = job.clamp {
-                for r in 0..R {
-                    for v in 0..P {
-                        sums[r][v] = sums[r][v].clamp(clamp.low, clamp.high);
-                    }
-                }
+            if let Some(activation) = job.activation {
+                activation.of_tile(sums);
             }
             for r in 0..R {
                 for v in 0..P {
@@ -580,18 +576,12 @@ unsafe fn store_tile<V: Vector, const R: usize, const P: usize>(
                 }
             }
         }
-        if let Some(clamp) = job.clamp {
-            for r in 0..R {
-                for v in 0..P {
-                    let sum = sums[r][v].clamp(clamp.low, clamp.high);
-                    sum.store(output.add(r * stride + v * PANEL));
-                }
-            }
-        } else {
-            for r in 0..R {
-                for v in 0..P {
-                    sums[r][v].store(output.add(r * stride + v * PANEL));
-                }
+        if let Some(activation) = job.activation {
+            activation.of_tile(sums);
+        }
+        for r in 0..R {
+            for v in 0..P {
+                sums[r][v].store(output.add(r * stride + v * PANEL));
             }
         }
     }

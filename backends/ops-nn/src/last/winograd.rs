@@ -17,7 +17,7 @@ use super::super::gemm::{Act, Batch, Extra, Left, PANEL, ProductSize, Tile, Weig
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
 use super::rows::FilterLayout;
-use super::{Addend, Clamp, Finish, Image};
+use super::{Addend, Finish, Image, SumActivation};
 use zbmd_op::{simd, team};
 
 /// Points, and so pixels along a side of a tile.
@@ -255,7 +255,7 @@ impl Body for Winograd {
         let window = &self.image.window;
         let input_length = window.input_plane() * self.image.channels;
         let output_length = window.output_plane() * self.filters;
-        let clamp = Clamp::of(self.act);
+        let activation = SumActivation::of(self.act);
         assert!(
             self.packed.len() == PLACES * self.image.channels * self.product_lanes(),
             "the weights have another size"
@@ -270,7 +270,7 @@ impl Body for Winograd {
                 image: &input[n * input_length..][..input_length],
                 added: added_start,
                 output: result_start,
-                clamp,
+                activation,
             };
 
             for first in (0..self.tiles()).step_by(self.block) {
@@ -279,7 +279,7 @@ impl Body for Winograd {
                 self.multiply(tiles.len(), values, products);
                 job.transform_products(tiles, products);
             }
-            if clamp.is_none() && self.act != Act::None {
+            if activation.is_none() && self.act != Act::None {
                 simd::dispatch(Finish(result, self.act));
             }
         }
@@ -300,7 +300,7 @@ struct Job<'a> {
     added: *const f32,
     /// First element of the result, which has the window's output pixels of as many elements as there are filters.
     output: *mut f32,
-    clamp: Option<Clamp>,
+    activation: Option<SumActivation>,
 }
 
 // SAFETY: all is read only but for the result and what is added to it, of which each core has tiles of its own.
@@ -523,7 +523,7 @@ impl ProductTransform<'_> {
         }
     }
 
-    /// Adds bias and what is added, clamps and stores those results of a tile that are inside the image.
+    /// Adds bias and what is added, applies the activation and stores those results of a tile that are inside the image.
     ///
     /// # Safety
     /// The tile and the panel of filters exist, and the processor has the vector's instructions.
@@ -556,8 +556,8 @@ impl ProductTransform<'_> {
                     if !self.job.added.is_null() {
                         sum = sum.add(V::load_first(self.job.added.add(place), panel_width));
                     }
-                    if let Some(clamp) = self.job.clamp {
-                        sum = sum.clamp(clamp.low, clamp.high);
+                    if let Some(activation) = self.job.activation {
+                        sum = activation.of_vector(sum);
                     }
                     sum.store_first(self.job.output.add(place), panel_width);
                 }

@@ -112,6 +112,14 @@ fn results_are_those_of_channels_first() {
         (4, 4, 4, [6, 6], [3, 3], 1, 2, 2, "clip", false),
         (6, 12, 6, [4, 4], [1, 1], 1, 1, 0, "none", false),
         (32, 96, 1, [14, 14], [1, 1], 1, 1, 0, "silu", false),
+        (32, 20, 1, [8, 8], [3, 3], 1, 1, 1, "hardswish", true),
+        // Windows that slide: lines of seven, of fewer, and of some that overlap; more channels than a strip has.
+        (200, 200, 200, [7, 7], [5, 5], 1, 1, 2, "hardswish", true),
+        (16, 16, 16, [3, 4], [3, 3], 1, 1, 1, "none", false),
+        (36, 36, 36, [6, 6], [5, 5], 1, 1, 2, "relu", false),
+        (72, 72, 72, [11, 19], [3, 3], 2, 1, 1, "clip", true),
+        (90, 90, 90, [20, 31], [5, 5], 2, 1, 2, "hardswish", false),
+        (17, 17, 17, [5, 5], [5, 5], 1, 1, 4, "none", false),
     ] {
         let [h, w] = hw;
         let x = numbers(c * h * w, 1);
@@ -300,5 +308,38 @@ fn bits_do_not_depend_on_the_cores() {
         for cores in [2, 3] {
             assert!(on(cores) == want, "{c} to {f} in {g} on {cores} cores");
         }
+    }
+}
+
+#[test]
+fn windows_that_slide_have_the_bits_of_those_that_do_not() {
+    let [channels, side] = [20, 9];
+    let list = |v: &[i64]| Value::List(v.iter().map(|&v| Value::Int(v)).collect());
+    let weights_type = TokenType::new(DType::F32, [channels as u32, 1, 3, 3]);
+    let bias_type = TokenType::new(DType::F32, [channels as u32]);
+    let params: Params = [
+        ("w", Value::Tensor(zbmd_ir::BlobId(0), weights_type)),
+        ("b", Value::Tensor(zbmd_ir::BlobId(1), bias_type)),
+        ("group", Value::Int(channels as i64)),
+        ("pads", list(&[1; 4])),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect();
+
+    // Sums of nothing but zeros of either sign, and products that are no numbers where they meet the border.
+    let zero_sums = (vec![-1.0; channels * 9], vec![0.0; channels * side * side]);
+    let mut infinite = (numbers(channels * 9, 1), numbers(channels * side * side, 2));
+    infinite.0[0] = f32::INFINITY;
+    for (weights, x) in [zero_sums, infinite] {
+        let blobs = [weights, vec![-0.0; channels]].map(|floats| Bytes::from(bytes(&floats)));
+        let dims = [1, side, side, channels].map(|d| d as u32);
+        let given = [("x", &dims[..], &x[..])];
+        let bits = || {
+            let (result, _) = run("NnConvChannelsLast", &params, &blobs, &given);
+            result.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(bits(), narrow::with(256, bits));
+        assert_eq!(bits(), narrow::with(128, bits));
     }
 }

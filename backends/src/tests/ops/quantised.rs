@@ -77,7 +77,7 @@ struct Case {
 }
 
 impl Case {
-    /// The result, which is the same in all variants and with all vectors.
+    /// The result, which is the same in all variants, with all vectors, and where it is written over an operand.
     fn run(&self) -> Tensor {
         let registry = crate::standard_registry();
         let mut params = self.params.clone();
@@ -135,11 +135,19 @@ impl Case {
                     }
                     narrow::with(width, || call.run(&*kernel)).expect("it runs");
                     results.push(call.output(0).to_vec());
+                    for pair in registry.in_place(actor, &blobs) {
+                        narrow::with(width, || call.run_over(&*kernel, &[pair])).expect("it runs");
+                        results.push(call.output(0).to_vec());
+                    }
                 }
             }
         }
         for result in &results {
-            assert!(*result == results[0], "{} by other vectors", self.op);
+            assert!(
+                *result == results[0],
+                "{} by other vectors, or over an operand",
+                self.op
+            );
         }
         Tensor {
             token: actor.outputs[0].token.clone(),
@@ -216,7 +224,7 @@ impl ConvCase {
         };
         let mut all_constants = constants;
         all_constants.push(("x_scale", x_scale));
-        let packed = Case {
+        let mut packed = Case {
             op: "NnQLinearConvChannelsLast",
             params,
             constants: all_constants,
@@ -236,6 +244,38 @@ impl ConvCase {
         );
         let is_varied = want.bytes.iter().any(|&byte| byte != want.bytes[0]);
         assert!(is_varied, "the case saturates everywhere");
+
+        // A tensor that it adds itself gives the sum of another node.
+        let shape: Vec<usize> = want.token.shape.iter().map(|&d| d as usize).collect();
+        let added = Tensor::noise(DType::U8, &shape, 5);
+        let sum = Case {
+            op: "NnQLinearAdd",
+            params: [("y_max".to_owned(), Value::Int(170))].into(),
+            constants: vec![
+                ("a_scale", Tensor::floats(&[], &[0.37])),
+                ("a_zero", zero(DType::U8, 31)),
+                ("b_scale", Tensor::floats(&[], &[0.29])),
+                ("b_zero", zero(DType::U8, 90)),
+                ("y_scale", Tensor::floats(&[], &[0.6])),
+                ("y_zero", zero(DType::U8, 60)),
+            ],
+            ports: vec![("a", want), ("b", added.clone())],
+        };
+        packed.params.insert("sum_max".to_owned(), Value::Int(170));
+        packed.constants.extend([
+            ("added_scale", Tensor::floats(&[], &[0.29])),
+            ("added_zero", zero(DType::U8, 90)),
+            ("sum_scale", Tensor::floats(&[], &[0.6])),
+            ("sum_zero", zero(DType::U8, 60)),
+        ]);
+        packed.ports.push(("added", added));
+        assert!(
+            packed.run().bytes == sum.run().bytes,
+            "{} to {} in {} and a sum",
+            self.channels,
+            self.filters,
+            self.groups
+        );
     }
 }
 
@@ -388,6 +428,8 @@ fn sums_and_products_of_elements_are_rounded_once_for_each_step() {
             (vec![3, 37], vec![3, 37]),
             (vec![2, 5, 18], vec![18]),
             (vec![4, 1], vec![1, 33]),
+            (vec![5, 48], vec![48]),
+            (vec![32], vec![3, 7, 32]),
         ] {
             let left = Tensor::noise(dtype, &left_shape, 3);
             let right = Tensor::noise(dtype, &right_shape, 4);

@@ -71,6 +71,9 @@ fn cases() -> Vec<Case> {
         case("NnDiv", &[], &[("x", &[300, 257]), ("y", &[257])]),
         case("NnSub", &[], &[("x", &[300, 257]), ("y", &[300, 1])]),
         case("NnMul", &[], &[("x", &[70_001]), ("y", &[1])]),
+        // Rows so short that many are one run.
+        case("NnMul", &[], &[("x", &[4_001, 17]), ("y", &[17])]),
+        case("NnSub", &[], &[("x", &[3, 1, 24]), ("y", &[3, 997, 24])]),
         case("NnRelu", &[], &[("x", &[70_001])]),
         case("NnGelu", &[], &[("x", &[3, 30_011])]),
         case("NnSoftmax", &[], &[("x", &[333, 129])]),
@@ -137,6 +140,30 @@ fn transposed_elements_lie_where_they_should() {
                 values[row * m + column],
                 "row {row}, column {column}"
             );
+        }
+    }
+}
+
+#[test]
+fn short_rows_meet_the_operand_that_is_repeated() {
+    // More rows than a stretch holds; the repeated operand is one of several, and on either side.
+    for (matrices, rows, columns) in [(1, 1000, 3), (1, 57, 16), (5, 100, 24), (2, 40, 64)] {
+        let large: Vec<f32> = (0..matrices * rows * columns).map(|i| i as f32).collect();
+        let small: Vec<f32> = (0..matrices * columns).map(|i| 0.5 * i as f32).collect();
+        let large_dims = [matrices, rows, columns].map(|d| d as u32);
+        let small_dims = [matrices, 1, columns].map(|d| d as u32);
+
+        let x = ("x", &large_dims[..], &large[..]);
+        let y = ("y", &small_dims[..], &small[..]);
+        let (difference, dims) = run("NnSub", &Params::default(), &[], &[x, y]);
+        assert_eq!(dims, large_dims);
+        let turned = [("x", y.1, y.2), ("y", x.1, x.2)];
+        let (turned_difference, _) = run("NnSub", &Params::default(), &[], &turned);
+
+        for i in 0..large.len() {
+            let partner = small[i / (rows * columns) * columns + i % columns];
+            assert_eq!(difference[i], large[i] - partner, "element {i}");
+            assert_eq!(turned_difference[i], partner - large[i], "element {i}");
         }
     }
 }
