@@ -135,16 +135,6 @@ pub(super) trait Lanes: Copy {
     /// Writes [`Bounds::byte`] of each lane.
     unsafe fn store_bytes(floats: Self::Floats, limits: Self::Limits, to: *mut u8);
 
-    /// Whether [`Self::store_panels`] is there, which takes half the instructions of [`Self::store_bytes`].
-    const PACKS: bool = false;
-    /// The bytes of several panels side by side, two or four.
-    ///
-    /// Panics unless [`Self::PACKS`].
-    #[inline(always)]
-    unsafe fn store_panels<const P: usize>(_: Panels<'_, P>, _: usize, _: *mut u8) {
-        unreachable!("these lanes are not packed");
-    }
-
     /// The same of the first `count` lanes, at most all: no more bytes are written.
     #[inline(always)]
     unsafe fn store_first_bytes(
@@ -202,18 +192,6 @@ impl<L: Lanes> Requantising<L> {
             L::store_first_bytes(numbers, self.limits, count, to);
         }
     }
-}
-
-/// Sums of a pixel with the filters of P panels, which are to be bytes.
-pub(super) struct Panels<'a, const P: usize> {
-    pub(super) sums: [&'a [i32; LANES]; P],
-    /// What is added to all of them.
-    pub(super) term: i32,
-    /// Of P · [`LANES`] filters.
-    pub(super) biases: *const i32,
-    /// Likewise, of magnitudes below 1: so that no product is beyond 32 bits.
-    pub(super) multipliers: *const f32,
-    pub(super) bounds: Bounds,
 }
 
 /// Lanes as the compiler makes them.
@@ -360,7 +338,7 @@ impl Lanes for Plain {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Bounds, LANES, LINE, Laned, Lanes, Panels, QUAD};
+    use super::{Bounds, LANES, LINE, Laned, Lanes, QUAD};
 
     /// AVX-512 with VNNI.
     #[derive(Clone, Copy)]
@@ -564,48 +542,6 @@ mod x86 {
         unsafe fn store_bytes(floats: __m512, limits: Limits512, to: *mut u8) {
             // SAFETY: see above.
             unsafe { _mm_storeu_si128(to.cast(), limits.bytes(floats)) }
-        }
-        const PACKS: bool = true;
-        /// Writes the first `count` bytes, at most all. Sums are bounded where they are packed: by saturation below, and by
-        /// bytes above.
-        #[inline(always)]
-        unsafe fn store_panels<const P: usize>(panels: Panels<'_, P>, count: usize, to: *mut u8) {
-            let bounds = panels.bounds;
-            // SAFETY: see above; bytes that are masked are not written.
-            unsafe {
-                let mut rounded = [_mm512_setzero_si512(); 4];
-                for v in 0..P {
-                    let sums = Self::ints(panels.sums[v].as_ptr());
-                    let sums = _mm512_add_epi32(sums, _mm512_set1_epi32(panels.term));
-                    let sums = _mm512_add_epi32(sums, Self::ints(panels.biases.add(v * LANES)));
-                    let multipliers = Self::floats(panels.multipliers.add(v * LANES));
-                    let numbers = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), multipliers);
-                    rounded[v] = _mm512_cvt_roundps_epi32::<NEAREST>(numbers);
-                }
-
-                // Numbers from the least one on, so that it is 0: packing bounds by that.
-                let shift = _mm512_set1_epi16(-(bounds.low as i16));
-                let low_half = _mm512_packs_epi32(rounded[0], rounded[1]);
-                let low_half = _mm512_adds_epi16(low_half, shift);
-                let high_half = match P {
-                    4 => _mm512_packs_epi32(rounded[2], rounded[3]),
-                    _ => low_half,
-                };
-                let high_half = match P {
-                    4 => _mm512_adds_epi16(high_half, shift),
-                    _ => low_half,
-                };
-                let packed = _mm512_packus_epi16(low_half, high_half);
-                let range = _mm512_set1_epi8((bounds.high - bounds.low) as u8 as i8);
-                let least = _mm512_set1_epi8((bounds.low as i32 + bounds.zero) as i8);
-                let bytes = _mm512_add_epi8(_mm512_min_epu8(packed, range), least);
-
-                // Each quarter has four bytes of each panel.
-                let dwords = _mm512_loadu_si512(DWORDS.as_ptr().cast());
-                let bytes = _mm512_permutexvar_epi32(dwords, bytes);
-                let first = u64::MAX >> (64 - count.clamp(1, P * LANES));
-                _mm512_mask_storeu_epi8(to.cast(), first, bytes);
-            }
         }
         #[inline(always)]
         unsafe fn store_first_bytes(floats: __m512, limits: Limits512, count: usize, to: *mut u8) {

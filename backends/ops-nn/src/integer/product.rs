@@ -3,7 +3,7 @@
 use zbmd_ir::{DType, TokenType};
 
 use super::super::cx::{Body, Cx, Plan, Tensors, index_at, token, volume};
-use super::super::gemm::ProductSize;
+use super::super::gemm::{ProductSize, Tile};
 use super::super::matmul::BatchedShape;
 use super::lanes::{Bounds, LANES, LINE, QUAD};
 use super::packed::PackedWeights;
@@ -173,8 +173,8 @@ fn packed_plan(
                 .map(|packed| packed.to_bytes())
                 .unwrap_or_default()
         };
-        let plan = Plan::lazy(outs, move || {
-            let product = FixedProduct::new(&matrix, request)?;
+        let plan = Plan::in_variants(outs, &Tile::ALL, move |tile| {
+            let product = FixedProduct::new(&matrix, request, tile)?;
             Ok(Box::new(product) as Box<dyn Body>)
         });
         return Ok(Some(plan.products(flops).packs_bytes(places.right, pack)));
@@ -189,8 +189,8 @@ fn packed_plan(
         return Ok(None);
     }
     let own_shape = shape.clone();
-    let plan = Plan::lazy(outs, move || {
-        let product = FreeProduct::new(own_shape, request)?;
+    let plan = Plan::in_variants(outs, &Tile::ALL, move |tile| {
+        let product = FreeProduct::new(own_shape, request, tile)?;
         Ok(Box::new(product) as Box<dyn Body>)
     });
     Ok(Some(plan.products(flops)))
@@ -268,7 +268,7 @@ struct FixedProduct {
 }
 
 impl FixedProduct {
-    fn new(matrix: &FixedMatrix, request: ProductRequest) -> Result<Self, OpError> {
+    fn new(matrix: &FixedMatrix, request: ProductRequest, tile: Tile) -> Result<Self, OpError> {
         let ProductRequest {
             places,
             bias,
@@ -285,7 +285,7 @@ impl FixedProduct {
         Ok(Self {
             places,
             left,
-            rows: matrix_rows(size, packed.passes, left.input_bytes())?,
+            rows: matrix_rows(size, packed.passes, tile, left.input_bytes())?,
             packed,
             bias,
             multipliers,
@@ -339,10 +339,10 @@ struct FreeProduct {
 }
 
 impl FreeProduct {
-    fn new(shape: BatchedShape, request: ProductRequest) -> Result<Self, OpError> {
+    fn new(shape: BatchedShape, request: ProductRequest, tile: Tile) -> Result<Self, OpError> {
         let ProductRequest { places, finish, .. } = request;
         let left = LeftMatrix::of(shape.size, places.left_type);
-        let rows = matrix_rows(shape.size, 1, left.input_bytes())?;
+        let rows = matrix_rows(shape.size, 1, tile, left.input_bytes())?;
         let multipliers = match &finish {
             Finish::Ints => Vec::new(),
             Finish::Bytes { multipliers, .. } => {

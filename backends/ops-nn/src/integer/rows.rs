@@ -9,14 +9,12 @@ use zbmd_ir::{DType, TokenType};
 
 use super::super::conv::{check_tables, padded_dims};
 use super::super::cx::{Body, Cx, Plan, Planned, Tensors, expect_count, token, volume};
-use super::super::gemm::ProductSize;
+use super::super::gemm::{ProductSize, Tile};
 use super::super::last::{FilterLayout, filter_layout, grid_places};
 use super::super::window::Window;
 use super::add::{Addition, AdditionOperands};
 use super::depthwise::{Depthwise, MAX_TAPS, channel_sizes, tap_count};
-use super::lanes::{
-    Bounds, LANES, LINE, Laned, Lanes, Panels, QUAD, Requantising, has_tiles, run_lanes,
-};
+use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, Requantising, has_tiles, run_lanes};
 use super::packed::{FilterSizes, PackedWeights};
 use super::tiles::{self, PRODUCT, TILE_PIXELS, TilePair, TilePlan, TileRequest, Tiles};
 use super::{
@@ -25,9 +23,6 @@ use super::{
 };
 use zbmd_op::{OpError, team};
 
-/// Pixels and panels of the largest tile: bytes of four panels are made at once.
-const TILE_ROWS: usize = 6;
-const TILE_PANELS: usize = 4;
 /// Bytes of packed weights that stay in the second cache while blocks of pixels go by.
 const RESIDENT: usize = 384 << 10;
 /// Pixels of such a block.
@@ -106,8 +101,8 @@ pub(in super::super) fn conv_channels_last(cx: &Cx<'_>) -> Planned {
         });
         return Ok(plan.flops(flops).packs_bytes(WEIGHTS, pack));
     }
-    let plan = Plan::lazy(outs, move || {
-        Ok(Box::new(ByteConv::new(request)?) as Box<dyn Body>)
+    let plan = Plan::in_variants(outs, &Tile::ALL, move |tile| {
+        Ok(Box::new(ByteConv::new(request, tile)?) as Box<dyn Body>)
     });
     // Four products of bytes take the time of one of floats.
     Ok(plan
@@ -274,7 +269,7 @@ struct ByteConv {
 }
 
 impl ByteConv {
-    fn new(request: ConvRequest) -> Result<Self, OpError> {
+    fn new(request: ConvRequest, tile: Tile) -> Result<Self, OpError> {
         let packed = request.packed()?;
         let taps_of_run = request.taps_of_run();
         let ConvRequest {
@@ -309,6 +304,7 @@ impl ByteConv {
             group_channels: layout.group_channels,
             sizes,
             passes: packed.passes,
+            tile,
             tiles: None,
         };
         Ok(Self {
@@ -385,6 +381,7 @@ pub(super) struct Rows {
     pub(super) sizes: FilterSizes,
     /// How often each window is gone through.
     pub(super) passes: usize,
+    pub(super) tile: Tile,
     /// The pixels in tiles, where the processor has them.
     pub(super) tiles: Option<TilePlan>,
 }
@@ -450,12 +447,6 @@ impl Rows {
     /// All pixels times all filters.
     pub(super) fn multiply(&self, mut multiplication: Multiplication<'_>) {
         self.check(&multiplication);
-        let may_pack = match &multiplication.target {
-            Target::Bytes { multipliers, .. } => {
-                multipliers.iter().all(|factor| factor.abs() < 1.0)
-            }
-            Target::Ints(_) => false,
-        };
         let (target, multipliers) = match &mut multiplication.target {
             Target::Bytes {
                 to,
@@ -484,7 +475,6 @@ impl Rows {
             pixels: 0..self.spots.len(),
             panels: 0..self.sizes.group_panels(),
             tile_groups: None,
-            may_pack,
         };
 
         if let Some(plan) = self.tiles.as_ref().filter(|_| has_tiles()) {
@@ -512,9 +502,9 @@ impl Rows {
         let has_many_panels = job.panels.len() >= 4 * team::cores();
         let by_panels = (has_few_pixels || !self.is_resident()) && has_many_panels;
         let (shared_length, granularity) = match (&job.tile_groups, by_panels) {
-            (_, true) => (job.panels.len(), TILE_PANELS),
+            (_, true) => (job.panels.len(), self.tile.panels()),
             (Some(groups), false) => (groups.len(), 2),
-            (None, false) => (job.pixels.len(), TILE_ROWS),
+            (None, false) => (job.pixels.len(), self.tile.rows()),
         };
         team::share(work, shared_length, granularity, &|part| {
             let mut own_job = job.clone();
@@ -621,8 +611,6 @@ struct Job<'a> {
     panels: Range<usize>,
     /// Some tiles of pixels, in place of `pixels`.
     tile_groups: Option<Range<usize>>,
-    /// Whether bytes of several panels may be made at once: see [`Panels`].
-    may_pack: bool,
 }
 
 // SAFETY: all is read only but for the result, of which each core has pixels or panels of its own.
@@ -690,7 +678,7 @@ impl Job<'_> {
                 let end = (first + block_pixels).min(self.pixels.end);
                 let mut panel = self.panels.start;
                 while panel < self.panels.end {
-                    let tile_panels = panels_of_tile::<L>(self.panels.end - panel);
+                    let tile_panels = panels_of_tile::<L>(rows.tile, self.panels.end - panel);
                     let panel_number = group * sizes.group_panels() + panel;
                     let start = TileStart {
                         input: self.input.as_ptr().add(group * rows.group_channels),
@@ -800,10 +788,10 @@ impl Job<'_> {
 
 /// How many panels a tile takes of those that are left.
 #[inline(always)]
-fn panels_of_tile<L: Lanes>(panels_left: usize) -> usize {
-    match (L::MANY, panels_left) {
-        (true, TILE_PANELS..) => TILE_PANELS,
-        (true, 2..) => 2,
+fn panels_of_tile<L: Lanes>(tile: Tile, panels_left: usize) -> usize {
+    match (L::MANY, tile, panels_left) {
+        (true, Tile::Square, 4..) => 4,
+        (true, _, 2..) => 2,
         _ => 1,
     }
 }
@@ -869,15 +857,6 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
                 L::store_ints(L::totals(sums[r][v]), totals.add(v * R + r).cast());
             }
         }
-        if let RawTarget::Bytes(to, bounds, None) = job.target
-            && L::PACKS
-            && P > 1
-            && job.may_pack
-        {
-            let target = PackedTarget { to, bounds };
-            store_packed::<L, R, P>(job, start, first, totals, target);
-            return R;
-        }
         for v in 0..P {
             let pixels = (first..first + R).map(Some);
             let panel_totals = std::slice::from_raw_parts(totals.add(v * R), R);
@@ -885,46 +864,6 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
         }
     }
     R
-}
-
-/// Bytes that are written for several panels at once.
-#[derive(Clone, Copy)]
-struct PackedTarget {
-    to: *mut u8,
-    bounds: Bounds,
-}
-
-/// Stores the bytes of R pixels from `first` on with all P panels of the tile, whose sums lie by panel and pixel.
-///
-/// # Safety
-/// The pixels and the panels exist, and the processor has the lanes' instructions.
-#[inline(always)]
-unsafe fn store_packed<L: Lanes, const R: usize, const P: usize>(
-    job: &Job<'_>,
-    start: &TileStart,
-    first: usize,
-    totals: *const [i32; LANES],
-    target: PackedTarget,
-) {
-    let filters = job.rows.filters();
-    // SAFETY: the caller's promise; multipliers and biases fill whole panels.
-    unsafe {
-        for r in 0..R {
-            let mut sums = [&*totals.add(r); P];
-            for v in 1..P {
-                sums[v] = &*totals.add(v * R + r);
-            }
-            let panels = Panels {
-                sums,
-                term: (job.row_terms).map_or(0, |terms| *terms.get_unchecked(first + r)),
-                biases: job.biases.as_ptr().add(start.lane),
-                multipliers: job.multipliers.add(start.lane),
-                bounds: target.bounds,
-            };
-            let place = (first + r) * filters + start.column;
-            L::store_panels(panels, start.width, target.to.add(place));
-        }
-    }
 }
 
 /// What becomes of the sums of a panel, in registers.
@@ -1026,6 +965,7 @@ unsafe fn store_first_ints<L: Lanes>(ints: L::Ints, count: usize, to: *mut i32) 
 pub(super) fn matrix_rows(
     size: ProductSize,
     passes: usize,
+    tile: Tile,
     input_bytes: usize,
 ) -> Result<Rows, OpError> {
     let elements = size.rows.saturating_mul(size.depth);
@@ -1043,6 +983,7 @@ pub(super) fn matrix_rows(
         group_channels: 0,
         sizes: matrix_sizes(size),
         passes,
+        tile,
         tiles: None,
     };
     Ok(rows.in_tiles(size.depth, input_bytes))
