@@ -56,6 +56,7 @@ codes! {
     E0217 "a loop without an actor",
     E0218 "a model without actors",
     E0219 "modes that cannot be",
+    E0220 "models that cannot be merged",
     E0301 "two ends of a channel have different types",
     E0302 "an op refuses a parameter",
     E0303 "an op refuses an input",

@@ -35,6 +35,7 @@ use crate::cpu_only::CpuOnlyActors;
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::front::{FrontEnd, ParsedSource, Source, parse_source};
 use crate::kernels::KernelRequest;
+use crate::merge::MergedModels;
 use crate::modes::ModeList;
 use crate::options::{CompileOptions, Replicate};
 use crate::pack::{self, PackRequest};
@@ -62,6 +63,8 @@ pub(crate) struct Compilation<'a> {
     files: Files,
     reports: Reports,
     modes: Option<ModeList>,
+    /// Names of the models that are merged; empty for one model.
+    merged: Vec<String>,
 }
 
 /// A program, and what is worth knowing about how it came about.
@@ -114,6 +117,7 @@ impl<'a> Compilation<'a> {
             ) => modes.clone(),
             _ => None,
         };
+        let merged = parsed_source.as_ref().map(ParsedSource::merged_names);
         let model = parsed_source.and_then(|source| front_end.build_graph(source));
         Self {
             options,
@@ -124,6 +128,7 @@ impl<'a> Compilation<'a> {
             files,
             reports,
             modes,
+            merged: merged.unwrap_or_default(),
         }
     }
 
@@ -229,7 +234,26 @@ impl<'a> Compilation<'a> {
         if self.options.sequences {
             self.carry_states(&mut model, &repetitions)?;
         }
+        if !self.merged.is_empty() {
+            self.join_models(&mut model)?;
+        }
         Ok(model)
+    }
+
+    /// Makes one iteration of those of all models.
+    fn join_models(&mut self, model: &mut BuiltGraph) -> Result<(), Reported> {
+        let repetitions = zbmd_scheduler::repetition(&model.graph)
+            .map_err(|error| self.reports.refuse(refusals::draw_analysis(&error, model)))?;
+        let models = MergedModels {
+            names: &self.merged,
+            rates: &self.options.rates,
+            carries_states: self.options.sequences,
+        };
+        let joined = models.join(model, &repetitions, &mut self.reports.sink);
+        joined.ok_or(Reported)?;
+
+        check_level(&model.graph, &self.files.blobs, "merging models");
+        Ok(())
     }
 
     /// Makes streams of what the model keeps between iterations.

@@ -1,6 +1,6 @@
 //! The public face of compilations: from a file, a text, a graph or a net to a result.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
@@ -125,6 +125,7 @@ fn several_modes(compilation: &Compilation<'_>, options: &CompileOptions) -> Opt
 fn again<'a>(source: &Source<'a>) -> Option<Source<'a>> {
     match *source {
         Source::File(path) => Some(Source::File(path)),
+        Source::Files(paths) => Some(Source::Files(paths)),
         Source::Text { name, text, folder } => Some(Source::Text { name, text, folder }),
         Source::Onnx { name, bytes } => Some(Source::Onnx { name, bytes }),
         Source::Net { .. } | Source::Graph { .. } => None,
@@ -217,6 +218,21 @@ pub fn compile_file(
     options: &CompileOptions,
 ) -> Result<Compiled, Diagnostics> {
     compile(Source::File(path.as_ref()), options)
+}
+
+/// Compiles several model files into one program: one calendar that runs them side by side. Names of actors, streams and
+/// live parameters begin with that of their model, `agc/scale`: that in its text, or that of its file. An iteration of the
+/// program is so many iterations of each model that all keep to their sample rates, and each model ends with its own
+/// sources. Options are for all models, and for one where they begin with its name, `agc.mu`. Of one file the program is
+/// that of [`compile_file`].
+///
+/// # Errors
+/// Everything that is wrong with the models and the machine, and what keeps models from being one program.
+pub fn compile_files(paths: &[PathBuf], options: &CompileOptions) -> Result<Compiled, Diagnostics> {
+    match paths {
+        [path] => compile_file(path, options),
+        _ => compile(Source::Files(paths), options),
+    }
 }
 
 /// Compiles a model given as text. `name` stands in messages for the file; paths in the model are relative to `dir`.

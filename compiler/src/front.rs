@@ -3,7 +3,7 @@
 //! A model in text goes parse -> load -> expand -> infer -> build, an ONNX model import -> passes -> infer -> build, a
 //! net made in Rust infer -> build. A graph made in Rust is only checked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use crate::diag::{Diagnostic, Sink, suggest};
 use crate::expand::expand;
 use crate::gates;
 use crate::infer::infer;
+use crate::merge;
 use crate::model::{Loader, Model};
 use crate::modes::{self, ModeList};
 use crate::net::Net;
@@ -32,6 +33,8 @@ use crate::values::Files;
 pub(crate) enum Source<'a> {
     /// A model file, in text or ONNX's format.
     File(&'a Path),
+    /// Model files that are merged into one program.
+    Files(&'a [PathBuf]),
     /// A model in text.
     Text {
         /// Stands for the file in messages.
@@ -73,6 +76,25 @@ pub(crate) enum ParsedSource<'a> {
     },
     Net(&'a Net),
     Graph(Graph),
+    Merged(Vec<ParsedModel<'a>>),
+}
+
+/// One of several models.
+pub(crate) struct ParsedModel<'a> {
+    name: String,
+    source: ParsedSource<'a>,
+    /// The compilation's, as far as they are for this model.
+    options: CompileOptions,
+}
+
+impl ParsedSource<'_> {
+    /// The names of the models that are merged; empty for one model.
+    pub(crate) fn merged_names(&self) -> Vec<String> {
+        match self {
+            ParsedSource::Merged(models) => models.iter().map(|model| model.name.clone()).collect(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// A parameter of the model and the value given for it from outside.
@@ -96,6 +118,7 @@ pub(crate) fn parse_source<'a>(
     reports: &mut Reports,
 ) -> Option<ParsedSource<'a>> {
     match source {
+        Source::Files(paths) => parse_models(paths, options, files, reports),
         Source::File(path) if onnx::is_onnx(path) => {
             let modes = bucket_modes(options, &mut reports.sink).ok()?;
             Some(ParsedSource::OnnxFile { path, modes })
@@ -136,6 +159,86 @@ pub(crate) fn parse_source<'a>(
             Some(ParsedSource::Graph(graph))
         }
     }
+}
+
+/// Reads models that are merged into one program.
+fn parse_models<'a>(
+    paths: &'a [PathBuf],
+    options: &CompileOptions,
+    files: &mut Files,
+    reports: &mut Reports,
+) -> Option<ParsedSource<'a>> {
+    // A text says what its model is called, and options are for models by their names: so texts are read first.
+    let errors_before = reports.sink.errors();
+    let mut texts = Vec::new();
+    let mut names = Vec::new();
+    for path in paths {
+        let text = match onnx::is_onnx(path) {
+            true => None,
+            false => {
+                let mut loader = Loader::new(&mut reports.sources, &mut reports.sink);
+                Some(loader.file(path, Span::NONE)?)
+            }
+        };
+        let stated = text.as_ref().and_then(|model| model.name.as_ref());
+        let stem = || path.file_stem().unwrap_or_default().to_string_lossy();
+        names.push(stated.map_or_else(|| stem().into_owned(), |name| name.value.clone()));
+        texts.push(text);
+    }
+    merge::check_names(&names, &mut reports.sink);
+    let known = texts.iter().map(parameter_names);
+    let known: Vec<Vec<String>> = known.collect();
+    merge::check_params(options, &known, &names, &mut reports.sink);
+
+    let mut models = Vec::new();
+    for (((path, text), name), known) in paths.iter().zip(texts).zip(&names).zip(&known) {
+        let mut own_options = merge::options_for(options, &names, name);
+        // What is given to all models is for those that have it.
+        own_options.params.retain(|parameter, _| {
+            !options.params.contains_key(parameter) || known.contains(parameter)
+        });
+        let source = match text {
+            Some(model) => model_source(model, &own_options, reports)?,
+            None => parse_source(Source::File(path), &own_options, files, reports)?,
+        };
+        check_single_mode(name, &source, &own_options, &mut reports.sink);
+        models.push(ParsedModel {
+            name: name.clone(),
+            source,
+            options: own_options,
+        });
+    }
+    (reports.sink.errors() == errors_before).then_some(ParsedSource::Merged(models))
+}
+
+/// The parameters of a model in text.
+fn parameter_names(text: &Option<Rc<Model>>) -> Vec<String> {
+    let params = text.iter().flat_map(|model| &model.params);
+    params.map(|(name, _)| name.value.clone()).collect()
+}
+
+/// Refuses models that change their mode: the others would have to change with them.
+fn check_single_mode(
+    name: &str,
+    source: &ParsedSource<'_>,
+    options: &CompileOptions,
+    sink: &mut Sink,
+) {
+    let modes = match source {
+        ParsedSource::Model(.., modes)
+        | ParsedSource::OnnxFile { modes, .. }
+        | ParsedSource::OnnxBytes { modes, .. } => modes.as_ref(),
+        _ => None,
+    };
+    let Some(modes) = modes.filter(|_| options.mode.is_none()) else {
+        return;
+    };
+    let count = modes.names.len();
+    let message =
+        format!("model `{name}` has {count} modes, and models in one program have one each");
+    let first = modes.names.first().map_or("", |mode| mode.value.as_str());
+    let help = format!("choose one, `--mode {name}.{first}`, or compile the model by itself");
+    sink.push(merge::refuse(message, help));
 }
 
 /// The modes of an ONNX model that is compiled for several sizes of batches, if it is.
@@ -207,19 +310,47 @@ impl FrontEnd<'_> {
     /// The graph of a source. After errors it has gaps, and only serves to find more of them.
     pub(crate) fn build_graph(&mut self, source: ParsedSource<'_>) -> Option<BuiltGraph> {
         match source {
-            ParsedSource::Model(model, parameters, _) => {
-                Some(self.build_model(&model, &parameters))
-            }
             ParsedSource::Net(net) => Some(self.build_net(net)),
             ParsedSource::Graph(graph) => Some(self.check_given_graph(graph)),
+            source => {
+                let net = self.net_of(source)?;
+                Some(self.build_net(&net))
+            }
+        }
+    }
+
+    /// The net of a source that is a text or ONNX's, or several such.
+    fn net_of(&mut self, source: ParsedSource<'_>) -> Option<Net> {
+        match source {
+            ParsedSource::Model(model, parameters, _) => {
+                Some(self.expand_model(&model, &parameters))
+            }
             ParsedSource::OnnxFile { path, .. } => {
                 let imported = onnx::import_file(path, self.registry, &self.import_options());
-                self.build_imported(&path.display().to_string(), imported)
+                self.net_of_import(&path.display().to_string(), imported)
             }
             ParsedSource::OnnxBytes { name, bytes, .. } => {
                 let imported = onnx::import_bytes(bytes, self.registry, &self.import_options());
-                self.build_imported(name, imported)
+                self.net_of_import(name, imported)
             }
+            ParsedSource::Merged(models) => {
+                let nets = models.into_iter().map(|model| {
+                    let mut front_end = FrontEnd {
+                        options: &model.options,
+                        registry: self.registry,
+                        passes: self.passes,
+                        files: self.files,
+                        reports: self.reports,
+                    };
+                    let net = front_end.net_of(model.source);
+                    net.map(|net| (model.name, net))
+                });
+                // All of them are built, so that the errors of each are reported.
+                let nets: Vec<Option<(String, Net)>> = nets.collect();
+                let nets: Option<Vec<(String, Net)>> = nets.into_iter().collect();
+                nets.map(merge::merge_nets)
+            }
+            ParsedSource::Net(_) | ParsedSource::Graph(_) => None,
         }
     }
 
@@ -232,18 +363,17 @@ impl FrontEnd<'_> {
         import
     }
 
-    fn build_imported(
+    fn net_of_import(
         &mut self,
         name: &str,
         imported: Result<onnx::Graph, OnnxError>,
-    ) -> Option<BuiltGraph> {
+    ) -> Option<Net> {
         match imported {
             Ok(graph) => {
                 let pass_report = (name.to_owned(), graph.reports.clone());
                 self.files.passes.push(pass_report);
 
-                let net = onnx::net_of(&graph, self.files);
-                Some(self.build_net(&net))
+                Some(onnx::net_of(&graph, self.files))
             }
             Err(error) => {
                 let refusal = error.diagnostic(name, Span::NONE);
@@ -253,17 +383,16 @@ impl FrontEnd<'_> {
         }
     }
 
-    fn build_model(&mut self, model: &Model, parameters: &[Parameter]) -> BuiltGraph {
+    fn expand_model(&mut self, model: &Model, parameters: &[Parameter]) -> Net {
         // Models contained in this one are imported while it is expanded.
         self.files.without = self.passes.skipped_imports();
-        let net = expand(
+        expand(
             model,
             parameters,
             self.registry,
             self.files,
             &mut self.reports.sink,
-        );
-        self.build_net(&net)
+        )
     }
 
     fn build_net(&mut self, net: &Net) -> BuiltGraph {

@@ -31,6 +31,7 @@ mod infer;
 mod kernels;
 mod live;
 pub mod machine;
+mod merge;
 mod model;
 mod modes;
 mod net;
@@ -74,8 +75,8 @@ pub use codes::Code;
 pub use collectives::divide;
 pub use compile::{
     Compiled, CompiledModes, analyse_file, analyse_str, calibrate_file, calibrate_graph,
-    calibrate_str, check_file, check_str, compile_file, compile_graph, compile_onnx, compile_str,
-    costs_of_machine, graph_of_file, graph_of_onnx, read_machine,
+    calibrate_str, check_file, check_str, compile_file, compile_files, compile_graph, compile_onnx,
+    compile_str, costs_of_machine, graph_of_file, graph_of_onnx, read_machine,
 };
 pub use contingency::ImpossibleLoss;
 pub use cpu_only::{CpuOnlyActor, CpuOnlyActors};

@@ -106,6 +106,8 @@ pub struct CompileOptions {
     pub params: BTreeMap<String, String>,
     /// Of a model with modes, compile this one alone.
     pub mode: Option<String>,
+    /// Of several models in one program, the iterations a second of those whose streams state no sample rate, by name.
+    pub rates: BTreeMap<String, f64>,
     /// Tokens that the model keeps between iterations become streams: an iteration takes them from sources and gives those of
     /// the next one to sinks ([`zbmd_ir::carried_states`]). The program then keeps nothing, and whoever runs it can carry
     /// the states of many sequences.
@@ -136,6 +138,7 @@ impl Default for CompileOptions {
             skipped_passes: Vec::new(),
             params: BTreeMap::new(),
             mode: None,
+            rates: BTreeMap::new(),
             sequences: false,
         }
     }

@@ -68,7 +68,11 @@ pub(crate) fn infer_sample_rates(
 }
 
 /// Tokens of an actor's first port in an iteration.
-fn tokens_per_iteration(graph: &Graph, id: ActorId, repetitions: &TiVec<ActorId, u64>) -> f64 {
+pub(crate) fn tokens_per_iteration(
+    graph: &Graph,
+    id: ActorId,
+    repetitions: &TiVec<ActorId, u64>,
+) -> f64 {
     let actor = &graph.actors[id];
     let output_rate = actor.outputs.first().map(|port| port.rate);
     let input_rate = actor.inputs.first().map(|port| port.rate);
@@ -115,7 +119,7 @@ impl Disagreement {
 }
 
 /// The connected part that each actor belongs to, as the index of its first actor.
-fn connected_parts(graph: &Graph) -> TiVec<ActorId, usize> {
+pub(crate) fn connected_parts(graph: &Graph) -> TiVec<ActorId, usize> {
     let mut parents: Vec<usize> = (0..graph.actors.len()).collect();
     for channel in &graph.channels {
         for reader in &channel.readers {

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::verify::{Verified, VerifiedModes};
 use zbmd_ir::{
-    ActorId, Calendar, DeviceId, Entry, ModeDecision, Plan, PlanId, PortChannels, Program, Role,
-    TiVec,
+    ActorId, Calendar, DeviceId, Entry, MergedModel, ModeDecision, Plan, PlanId, PortChannels,
+    Program, Role, TiVec, merged_models,
 };
 use zbmd_op::Registry;
 
 use crate::error::EngineError;
 use crate::kernels::ProgramKernels;
 use crate::live_program::LiveProgram;
+use crate::transport::conduit::Conduit;
+use crate::transport::model_end::{ModelSource, ModelSources};
 use crate::unsupported;
 
 /// A program that can be run any number of times.
@@ -161,6 +163,7 @@ impl LoadedProgram {
 
         let loaded = LoadedProgram {
             live: LiveProgram::of(&program.graph),
+            models: merged_models(&program.graph),
             repetition: repetition(&program.graph).expect("a verified graph is consistent"),
             port_channels: program.graph.port_channels(),
             kernels,
@@ -227,6 +230,8 @@ pub(crate) struct LoadedProgram {
     pub port_channels: PortChannels,
     pub kernels: ProgramKernels,
     pub live: LiveProgram,
+    /// The models of a merged program; empty for one model.
+    pub models: Vec<MergedModel>,
     /// What kernels for GPUs are made with.
     pub registry: Registry,
     /// The plan that runs whole blocks, and the one for what is left.
@@ -248,6 +253,28 @@ impl LoadedProgram {
             _ => actor.outputs[0].rate,
         };
         self.repetition[id] * rate
+    }
+
+    /// The sources of each model of a merged program in these queues, counted from these bases on.
+    pub(crate) fn model_sources(
+        &self,
+        queues: &[Arc<Conduit>],
+        bases: &[u64],
+        pads: bool,
+    ) -> Vec<ModelSources> {
+        let sources: Vec<ActorId> = self.program.graph.sources().map(|(id, _)| id).collect();
+        let models = self.models.iter().map(|model| {
+            let sources = model.sources.iter().map(|&place| ModelSource {
+                conduit: Arc::clone(&queues[place]),
+                base: bases[place],
+                iteration_tokens: self.tokens_per_iteration(sources[place]) / model.iterations,
+            });
+            ModelSources {
+                sources: sources.collect(),
+                pads,
+            }
+        });
+        models.collect()
     }
 
     /// The plans for whole blocks and for what is left when devices are lost; `None` if the program has no plan for

@@ -62,6 +62,7 @@ Examples:
   zbmdc compile detector.onnx --gpus --math tf32          rounds factors of products for tensor cores
   zbmdc compile classes.onnx --buckets 1,2,4              a mode for each size of a batch of samples
   zbmdc compile detect.ron --devices 4 --replicate 4      shares a heavy actor between devices
+  zbmdc compile agc.ron fm.ron --param agc.mu=0.02        one calendar for both: agc+fm.zbmd
   zbmdc compile agc.ron --emit schedule                   prints the calendars, writes no bundle
   zbmdc compile - -o agc.zbmd < agc.ron                   reads the model from stdin")]
     Compile(Compile),
@@ -390,7 +391,7 @@ fn iteration_rate(text: &str) -> Result<(String, f64), String> {
     let parts = text.rsplit_once('=').filter(|(name, _)| !name.is_empty());
     let parsed = parts.and_then(|(name, rate)| Some((name.to_owned(), rate.parse().ok()?)));
     let valid = parsed.filter(|(_, rate): &(String, f64)| rate.is_finite() && *rate > 0.0);
-    valid.ok_or_else(|| "write it as BUNDLE=HZ, such as agc=1000".to_owned())
+    valid.ok_or_else(|| "write it as NAME=HZ, such as agc=1000".to_owned())
 }
 
 /// How a bundle that may be hostile is read
@@ -472,14 +473,19 @@ fn name_and_value(text: &str) -> Result<(String, String), String> {
 
 #[derive(Args, Debug)]
 pub(crate) struct Compile {
-    /// The model, or `-` for stdin; an ONNX model is imported
-    pub(crate) model: PathBuf,
+    /// The model, or `-` for stdin; an ONNX model is imported. Several are merged into one program, in which names begin with
+    /// that of their model
+    #[arg(required = true, value_name = "MODEL")]
+    pub(crate) models: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) given: Given,
     /// Compile an ONNX model for several batch sizes, a mode for each; a token is one sample in all of them
     #[arg(long, value_name = "SIZES", value_delimiter = ',')]
     pub(crate) buckets: Vec<u32>,
-    /// Where to write the bundle; by default next to the model, as MODEL.zbmd
+    /// Of several models, the iterations a second of one whose streams have no sample rate
+    #[arg(long = "rate", value_name = "MODEL=HZ", value_parser = iteration_rate)]
+    pub(crate) rates: Vec<(String, f64)>,
+    /// Where to write the bundle; by default next to the model, as MODEL.zbmd, of several as A+B.zbmd
     #[arg(short, long, value_name = "BUNDLE")]
     pub(crate) output: Option<PathBuf>,
     /// The devices and links to compile for; by default those of this computer

@@ -1,5 +1,6 @@
 //! `zbmdc compile`: a model to a bundle, and what there is to say about it.
 
+use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,10 +9,10 @@ use std::time::Duration;
 
 use zbmd_compiler::{
     Code, CompileOptions, Compiled, Cubins, Diagnostics, ImpossibleLoss, Losses, MachineChoice,
-    ModeBounds, SearchOptions, check_deadlines, compile_file, compile_str, machine,
+    ModeBounds, SearchOptions, check_deadlines, compile_files, compile_str, machine,
 };
 use zbmd_ir::verify::Verified;
-use zbmd_ir::{ActorId, CarriedState, Program, carried_states, text};
+use zbmd_ir::{ActorId, CarriedState, Program, carried_states, merged_models, text};
 use zbmd_scheduler::Level;
 use zbmd_scheduler::search::Progress;
 
@@ -24,6 +25,10 @@ pub(crate) fn compile(args: &Compile, voice: Voice) -> Exit {
     let output = output_path(args);
     if output.is_none() && args.emit.is_none() {
         say("zbmdc: a model from stdin needs `-o BUNDLE` or `--emit STAGE`\n");
+        return Exit::Usage;
+    }
+    if args.models.len() > 1 && args.models.iter().any(|path| is_stdin(path)) {
+        say("zbmdc: models that are merged come from files, none from stdin\n");
         return Exit::Usage;
     }
 
@@ -61,16 +66,24 @@ fn output_path(args: &Compile) -> Option<PathBuf> {
     if args.output.is_some() {
         return args.output.clone();
     }
-    let has_default = args.emit.is_none() && !is_stdin(&args.model);
-    has_default.then(|| args.model.with_extension("zbmd"))
+    let has_default = args.emit.is_none() && !args.models.iter().any(|path| is_stdin(path));
+    has_default.then(|| default_output(&args.models))?
+}
+
+/// The bundle next to the first model, by the names of all.
+pub(crate) fn default_output(models: &[PathBuf]) -> Option<PathBuf> {
+    let stems = models.iter().filter_map(|path| path.file_stem());
+    let stems: Vec<_> = stems.collect();
+    let mut name = stems.join(OsStr::new("+"));
+    name.push(".zbmd");
+    models.first().map(|path| path.with_file_name(name))
 }
 
 fn compile_model(args: &Compile, voice: Voice) -> Result<Compiled, Diagnostics> {
     let options = compile_options(args, voice)?;
-    if is_stdin(&args.model) {
-        compile_str(STDIN_NAME, &read_stdin()?, "", &options)
-    } else {
-        compile_file(&args.model, &options)
+    match args.models.as_slice() {
+        [path] if is_stdin(path) => compile_str(STDIN_NAME, &read_stdin()?, "", &options),
+        paths => compile_files(paths, &options),
     }
 }
 
@@ -101,6 +114,7 @@ pub(crate) fn compile_options(args: &Compile, voice: Voice) -> Result<CompileOpt
         replicate: args.replicate,
         math: args.math,
         sequences: args.sequences,
+        rates: args.rates.iter().cloned().collect(),
         buckets: args.buckets.clone(),
         cubins: (!args.cubin.is_empty()).then(|| Cubins::new(args.cubin.clone())),
         ..given
@@ -174,6 +188,7 @@ fn say_choices(compiled: &Compiled) {
     if !carried.is_empty() {
         say(&carried_line(&compiled.program, &carried));
     }
+    say(&merged_lines(&compiled.program));
     if let Some(replication) = &compiled.replication {
         say(&format!("{replication}\n"));
     }
@@ -193,6 +208,19 @@ fn say_choices(compiled: &Compiled) {
     if let Some(cpu_only) = &compiled.cpu_only {
         say(&format!("{cpu_only}\n"));
     }
+}
+
+/// The models of a merged program, and how often an iteration of it runs each.
+fn merged_lines(program: &Program) -> String {
+    let models = merged_models(&program.graph);
+    let lines = models.iter().map(|model| {
+        let iterations = text::count(model.iterations, "iteration");
+        format!(
+            "model {}: {iterations} in each of the program\n",
+            model.name
+        )
+    });
+    lines.collect()
 }
 
 /// The states that whoever runs the program carries from iteration to iteration.

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use zbmd_compiler::diff::{self, Diff};
 use zbmd_compiler::view::View;
-use zbmd_compiler::{Compiled, compile_file};
+use zbmd_compiler::{Compiled, compile_files};
 use zbmd_ir::Program;
 use zbmd_ir::verify::Verified;
 
 use crate::args::Compile;
-use crate::compile::{compile_options, headline, write_bundle};
+use crate::compile::{compile_options, default_output, headline, write_bundle};
 use crate::model_input::is_stdin;
 use crate::output::{Exit, Voice, print, say};
 
@@ -22,14 +22,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 type FileStamp = Option<(SystemTime, u64)>;
 
 pub(crate) fn watch(args: &Compile, voice: Voice) -> Exit {
-    if is_stdin(&args.model) {
+    if args.models.iter().any(|path| is_stdin(path)) {
         say("zbmdc: only a file can be watched\n");
         return Exit::Usage;
     }
 
-    let default_output = || args.model.with_extension("zbmd");
-    let output = args.output.clone().unwrap_or_else(default_output);
-    let mut watched_files = vec![args.model.clone()];
+    let output = args.output.clone();
+    let Some(output) = output.or_else(|| default_output(&args.models)) else {
+        return Exit::Usage;
+    };
+    let mut watched_files = args.models.clone();
     watched_files.extend(args.machine.clone());
 
     let mut last_compiled: Option<Compiled> = None;
@@ -37,7 +39,7 @@ pub(crate) fn watch(args: &Compile, voice: Voice) -> Exit {
         // Taken before the files are read: what is saved meanwhile is seen the next time.
         let stamps_before = stamp_files(&watched_files);
         let options = compile_options(args, voice);
-        match options.and_then(|options| compile_file(&args.model, &options)) {
+        match options.and_then(|options| compile_files(&args.models, &options)) {
             Ok(compiled) => {
                 voice.report(&compiled.warnings);
                 watched_files.extend(existing_sources(&compiled));

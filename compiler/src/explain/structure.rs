@@ -1,7 +1,16 @@
 //! E02xx and warnings: names and structure.
 
-use super::{Page, entry, model};
+use super::{Example, Page, entry, model};
 use crate::codes::Code;
+
+/// A model that fails beside another one of its name.
+const NAMED_MODEL: &[u8] = br#"Model(
+    name: "left",
+    sources: { "in": Stream(dtype: f32) },
+    channels: [(from: "in", to: ["out"])],
+    sinks: { "out": Stream() },
+)
+"#;
 
 pub(super) const PAGES: &[Page] = &[
     entry!(
@@ -255,6 +264,17 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "name modes that are there: `changes: [(\"loud\", \"same\")]`."
     ),
+    Page {
+        code: Code::E0220,
+        text: "Several models cannot be one program: two have the same name, a name has `/`, `.` or `=`, one of them has \
+               modes, an iteration in which all keep to their sample rates is too long, or a rate is given for a model that does \
+               not exist.",
+        example: Example::Command {
+            files: &[("left.ron", NAMED_MODEL), ("right.ron", NAMED_MODEL)],
+            command: "compile left.ron right.ron",
+        },
+        fix: "give each a name of its own: `name: \"right\"`.",
+    },
     entry!(
         W0201,
         "An output is read by nobody: its tokens are made and dropped. That may be meant, but often a channel was \

@@ -192,6 +192,7 @@ fn call_spec(loaded: &LoadedProgram, device: DeviceId, initial: &State) -> Epoch
         devices: vec![device],
         limit: u64::MAX,
         pad: false,
+        pads_models: false,
         saves: None,
         bases: graph.sources().map(|_| 0).collect(),
         sinks: sink_specs.collect(),

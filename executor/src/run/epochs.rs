@@ -27,6 +27,7 @@ use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::epoch_spec::{EpochSpec, LiveStart, SinkSpec};
 use crate::transport::idle_arenas::IdleArenas;
 use crate::transport::ledger::given_out_before;
+use crate::transport::model_end::ModelSources;
 use crate::transport::ring::Spin;
 use crate::transport::session_memory::SessionMemory;
 use crate::transport::watchdog::EpochWatchdogs;
@@ -243,19 +244,15 @@ impl EpochManager {
 
         let done_iterations = self.iterations_of_program();
         let graph_sinks = loaded.program.graph.sinks();
+        let at_border = self.tokens_until(done_iterations);
         let sink_queues = self.released.iter().zip(&self.sink_capacities);
-        let sink_specs =
-            graph_sinks
-                .zip(sink_queues)
-                .map(|((id, actor), (&released, &capacity))| SinkSpec {
-                    capacity,
-                    token_bytes: actor.inputs[0].token.bytes(),
-                    given_out: given_out_before(
-                        released,
-                        done_iterations,
-                        loaded.tokens_per_iteration(id),
-                    ),
-                });
+        let sink_specs = graph_sinks.zip(sink_queues).zip(at_border).map(
+            |(((_, actor), (&released, &capacity)), at_border)| SinkSpec {
+                capacity,
+                token_bytes: actor.inputs[0].token.bytes(),
+                given_out: given_out_before(released, at_border),
+            },
+        );
 
         EpochSpec {
             epoch,
@@ -268,6 +265,7 @@ impl EpochManager {
                 Phase::Main | Phase::Tail => self.iterations_of_leg() / plan.block,
             },
             pad: self.phase == Phase::Pad,
+            pads_models: self.options.pad,
             saves: saves(loaded, plan, &self.options, self.border_halvings),
             bases: self.source_bases(),
             sinks: sink_specs.collect(),
@@ -513,14 +511,13 @@ impl EpochManager {
             source.release_until(base);
         }
 
-        let done_iterations = self.iterations_of_program();
-        let sinks = self.loaded.program.graph.sinks();
-        for (index, (id, _)) in sinks.enumerate() {
+        let done_tokens = self.tokens_until(self.iterations_of_program());
+        for (index, done_tokens) in done_tokens.into_iter().enumerate() {
             let queue = &active.memory.sinks[index];
             queue.close();
             // A queue without a reader counts nothing: all that is done is given out.
             self.released[index] = if queue.is_detached() {
-                done_iterations * self.loaded.tokens_per_iteration(id)
+                done_tokens
             } else {
                 active.released[index] + queue.written().0
             };
@@ -529,11 +526,9 @@ impl EpochManager {
 
     /// Whether no sink has given out tokens past the present state: those would come again, from another program.
     pub(crate) fn is_all_given_out_done(&self) -> bool {
-        let done_iterations = self.iterations_of_program();
-        let sinks = self.loaded.program.graph.sinks().zip(&self.released);
-        sinks
-            .map(|((id, _), released)| (self.loaded.tokens_per_iteration(id), released))
-            .all(|(tokens, &released)| released <= done_iterations * tokens)
+        let done_tokens = self.tokens_until(self.iterations_of_program());
+        let mut sinks = self.released.iter().zip(done_tokens);
+        sinks.all(|(&released, done_tokens)| released <= done_tokens)
     }
 
     /// All devices that some mode uses.
@@ -706,14 +701,47 @@ impl EpochManager {
 
     /// Tokens that each sink is given from the session's beginning up to a border of the present program.
     pub(crate) fn emitted_until(&self, iterations: u64) -> Vec<u64> {
-        let done_iterations = iterations - self.iterations_before;
+        let done_tokens = self.tokens_until(iterations - self.iterations_before);
+        let sinks = done_tokens.iter().zip(&self.emitted_before);
+        sinks.map(|(tokens, before)| tokens + before).collect()
+    }
+
+    /// Tokens that each sink is given in so many iterations of the present program.
+    fn tokens_until(&self, done_iterations: u64) -> Vec<u64> {
         let sinks = self.loaded.program.graph.sinks();
-        sinks
-            .zip(&self.emitted_before)
-            .map(|((id, _), before)| {
-                done_iterations * self.loaded.tokens_per_iteration(id) + before
-            })
-            .collect()
+        let rates = sinks.map(|(id, _)| self.loaded.tokens_per_iteration(id));
+        let rates: Vec<u64> = rates.collect();
+        let mut tokens: Vec<u64> = rates.iter().map(|rate| done_iterations * rate).collect();
+
+        // What models of a merged program are run for after their end goes to nobody.
+        let model_sources = self.model_sources(&self.source_offsets);
+        for (model, sources) in self.loaded.models.iter().zip(model_sources) {
+            let kept_iterations = sources.end().min(done_iterations * model.iterations);
+            for &sink in &model.sinks {
+                tokens[sink] = rates[sink] / model.iterations * kept_iterations;
+            }
+        }
+        tokens
+    }
+
+    /// The sources of the models of a merged program, counted from these bases on.
+    fn model_sources(&self, bases: &[u64]) -> Vec<ModelSources> {
+        let queues = &self.session_memory.sources;
+        self.loaded.model_sources(queues, bases, self.options.pad)
+    }
+
+    /// For each source, the tokens of its queue that count: those of models that have ended up to their end.
+    fn counted_tokens(&self) -> Vec<u64> {
+        let mut counted = vec![u64::MAX; self.source_offsets.len()];
+        let done_iterations = self.iterations_of_program();
+        let model_sources = self.model_sources(&self.source_offsets);
+        for (model, sources) in self.loaded.models.iter().zip(model_sources) {
+            let kept_iterations = sources.end().min(done_iterations * model.iterations);
+            for (&place, source) in model.sources.iter().zip(&sources.sources) {
+                counted[place] = kept_iterations * source.iteration_tokens + source.base;
+            }
+        }
+        counted
     }
 
     /// Whether there is more to run; sets the phase. Waits until that is final where an incomplete iteration may
@@ -742,7 +770,9 @@ impl EpochManager {
         }
 
         let can_pad = has_tail || main_block == 1;
-        if self.phase != Phase::Pad && self.options.pad && can_pad {
+        // The models of a merged program are padded where each of them ends.
+        let is_merged = !self.loaded.models.is_empty();
+        if self.phase != Phase::Pad && self.options.pad && can_pad && !is_merged {
             // Padding needs a source with some tokens of an iteration and not all; if none has any, the input has ended evenly.
             let parts = self.partial_iterations();
             if parts
@@ -784,10 +814,23 @@ impl EpochManager {
 
     /// Whether some source has ended with less than so many iterations.
     fn is_short(&self, iterations: u64) -> bool {
+        if !self.loaded.models.is_empty() {
+            return self.have_models_ended();
+        }
         self.source_needs().any(|(source, need)| {
             let (written, closed) = source.written();
             closed && (written - source.taken()) / need < iterations
         })
+    }
+
+    /// Whether no model of a merged program that has sources has tokens for another iteration.
+    fn have_models_ended(&self) -> bool {
+        let model_sources = self.model_sources(&self.source_bases());
+        let mut with_sources = model_sources
+            .iter()
+            .filter(|model| !model.sources.is_empty());
+        let has_sources = !self.session_memory.sources.is_empty();
+        has_sources && with_sources.all(|model| model.end() == 0)
     }
 
     /// The source queues, and the tokens that an iteration takes from each.
@@ -822,6 +865,7 @@ impl EpochManager {
             before,
             after: &self.state,
             padded: &self.padded,
+            counted: self.counted_tokens(),
             emitted: self.emitted_until(self.state.iterations),
         };
         self.tally

@@ -49,6 +49,8 @@ pub(crate) struct RunSpan<'a> {
     pub after: &'a State,
     /// Zero tokens that were added to each source.
     pub padded: &'a [u64],
+    /// Tokens of each source's queue that may count as taken.
+    pub counted: Vec<u64>,
     /// Tokens that each sink has given out since the session began.
     pub emitted: Vec<u64>,
 }
@@ -154,7 +156,7 @@ impl RunTally {
             epochs: self.epochs,
             recoveries: self.fenced,
             events_dropped: self.events_dropped,
-            sources: source_reports(loaded, session_memory, span.padded, elapsed_ns),
+            sources: source_reports(loaded, session_memory, span, elapsed_ns),
             sinks: self.sink_reports(loaded, span),
             plans: Vec::new(),
             profile: Vec::new(),
@@ -254,15 +256,22 @@ fn plan_report(plan: &Plan) -> PlanReport {
 fn source_reports(
     loaded: &LoadedProgram,
     session_memory: &SessionMemory,
-    padded: &[u64],
+    span: &RunSpan<'_>,
     elapsed_ns: u64,
 ) -> Vec<SourceReport> {
     let graph_sources = loaded.program.graph.sources();
-    let session_queues = session_memory.sources.iter().zip(padded);
+    let session_queues = session_memory.sources.iter();
+    let token_counts = span.padded.iter().zip(&span.counted);
     graph_sources
-        .zip(session_queues)
-        .map(|((id, actor), (queue, &padded))| {
-            let taken_tokens = queue.taken();
+        .zip(session_queues.zip(token_counts))
+        .map(|((id, actor), (queue, (&padded, &counted)))| {
+            let (written, _) = queue.written();
+            let taken_tokens = queue.taken().min(written).min(counted);
+            // Of a model of several that ended with an incomplete iteration.
+            let added = match counted {
+                u64::MAX => 0,
+                _ => counted.saturating_sub(written),
+            };
             let tokens_per_s = if elapsed_ns > 0 {
                 taken_tokens as f64 * 1e9 / elapsed_ns as f64
             } else {
@@ -271,8 +280,8 @@ fn source_reports(
             SourceReport {
                 name: actor.name.clone(),
                 tokens: taken_tokens,
-                leftover: queue.written().0 - taken_tokens,
-                padded,
+                leftover: written - taken_tokens,
+                padded: padded + added,
                 tokens_per_iteration: loaded.tokens_per_iteration(id),
                 tokens_per_s,
             }

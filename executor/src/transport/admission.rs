@@ -11,6 +11,7 @@ use crossbeam_utils::CachePadded;
 use super::arena::In;
 use super::arrivals::ArrivalParkers;
 use super::conduit::Conduit;
+use super::model_end::{ModelPart, ModelSources};
 use super::primitive::{AtomicU64, Ordering};
 use super::ring::{Spin, Stop, Stopped};
 
@@ -81,9 +82,18 @@ pub(crate) struct AdmissionSource {
     pub tokens_per_block: u64,
 }
 
+/// What admission looks at in one model of a merged program.
+pub(crate) struct AdmissionModel {
+    /// Counted from the epoch's beginning.
+    pub sources: ModelSources,
+    pub iterations_per_block: u64,
+}
+
 /// Decides whether a block may start.
 pub(crate) struct AdmissionGate {
     pub sources: Vec<AdmissionSource>,
+    /// The models of a merged program, which goes on while one of them has tokens; empty for one model.
+    pub models: Vec<AdmissionModel>,
     pub arrivals: In<ArrivalParkers>,
     pub epoch: u64,
     /// Blocks at most.
@@ -94,6 +104,16 @@ pub(crate) struct AdmissionGate {
     pub pad: bool,
     /// Blocks known to be admitted.
     pub admitted: u64,
+}
+
+/// What sources have of a block and those after it.
+enum FoundBlocks {
+    /// Not all of the block, and no more will come.
+    None,
+    /// Not all of the block yet.
+    Pending,
+    /// The block and all others before this one.
+    Until(u64),
 }
 
 impl AdmissionGate {
@@ -126,6 +146,28 @@ impl AdmissionGate {
             return Some(false);
         }
 
+        let found = match self.models.is_empty() {
+            true => self.find_blocks(block),
+            false => self.find_model_blocks(block),
+        };
+        let available = match found {
+            FoundBlocks::None => return Some(false),
+            // Nothing is granted for tokens that may never come: whoever closes the grants waits for none.
+            FoundBlocks::Pending => return grants.is_closed_before(block).then_some(false),
+            FoundBlocks::Until(available) => available,
+        };
+
+        let batch = self.batch.min(available - block);
+        let granted = grants.grant(block, batch).min(self.limit);
+        if granted <= block {
+            return Some(false);
+        }
+        self.admitted = granted.min(available);
+        Some(true)
+    }
+
+    /// Looks at all sources, of one model: a block needs the tokens of each.
+    fn find_blocks(&self, block: u64) -> FoundBlocks {
         let mut available = u64::MAX;
         let mut is_pending = false;
         for source in &self.sources {
@@ -138,21 +180,47 @@ impl AdmissionGate {
             } else if self.pad {
                 available = available.min(block + 1);
             } else {
-                return Some(false);
+                return FoundBlocks::None;
             }
         }
-        if is_pending {
-            // Nothing is granted for tokens that may never come: whoever closes the grants waits for none.
-            return grants.is_closed_before(block).then_some(false);
+        match is_pending {
+            true => FoundBlocks::Pending,
+            false => FoundBlocks::Until(available),
+        }
+    }
+
+    /// Looks at the models of a merged program: a block needs some iteration of one of them, and every model that has not
+    /// ended has to have all of its own, or as many as it will ever have.
+    fn find_model_blocks(&self, block: u64) -> FoundBlocks {
+        let mut available = u64::MAX;
+        let mut is_pending = false;
+        let mut has_ended = true;
+        for model in &self.models {
+            if model.sources.sources.is_empty() {
+                continue;
+            }
+            let first = block * model.iterations_per_block;
+            let last = first + model.iterations_per_block;
+            let part = model.sources.part_of(first, last);
+            has_ended &= part == ModelPart::None;
+            match part {
+                ModelPart::None => {}
+                ModelPart::Pending => is_pending = true,
+                ModelPart::Some => available = available.min(block + 1),
+                ModelPart::All(iterations) => {
+                    available = available.min(iterations / model.iterations_per_block);
+                }
+            }
         }
 
-        let batch = self.batch.min(available - block);
-        let granted = grants.grant(block, batch).min(self.limit);
-        if granted <= block {
-            return Some(false);
+        let has_sources = !self.sources.is_empty();
+        if has_sources && has_ended {
+            FoundBlocks::None
+        } else if is_pending {
+            FoundBlocks::Pending
+        } else {
+            FoundBlocks::Until(available)
         }
-        self.admitted = granted.min(available);
-        Some(true)
     }
 }
 
@@ -182,6 +250,7 @@ mod tests {
         }
         let mut gate = AdmissionGate {
             sources: admission_sources,
+            models: Vec::new(),
             arrivals,
             epoch: 0,
             limit,

@@ -30,6 +30,8 @@ pub(crate) struct ConduitEnds {
     tail: CachePadded<AtomicU64>,
     /// Set when the consumer went away: what is written is dropped and counted.
     detached: AtomicU32,
+    /// Set when the stream ends with this queue, although the run goes on.
+    ended: AtomicU32,
     data: CachePadded<Parker>,
     space: CachePadded<Parker>,
 }
@@ -40,6 +42,7 @@ impl ConduitEnds {
             head: CachePadded::new(AtomicU64::new(0)),
             tail: CachePadded::new(AtomicU64::new(0)),
             detached: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
             data: CachePadded::new(Parker::new()),
             space: CachePadded::new(Parker::new()),
         }
@@ -279,6 +282,12 @@ impl Conduit {
         self.wake();
     }
 
+    /// Whether nothing follows this queue when it is closed.
+    fn is_last(&self) -> bool {
+        // Partner: the releases in `mark_final` and `Producer::end`.
+        self.is_final.load(Ordering::Acquire) != 0 || self.ends.ended.load(Ordering::Acquire) != 0
+    }
+
     fn is_closed(&self) -> bool {
         self.ends.head.load(Ordering::Relaxed) & 1 == 1
     }
@@ -319,7 +328,16 @@ impl Producer {
     }
 
     fn space(&self) -> u64 {
-        self.shared.capacity - (self.head - self.tail_seen)
+        // The reader may be ahead: a model whose other source has ended goes on with zeros for tokens of this one.
+        self.shared.capacity - self.head.saturating_sub(self.tail_seen)
+    }
+
+    /// Ends the stream with what has been written. The run may go on, in this queue and in those after it, without
+    /// writing anything for it.
+    pub(crate) fn end(&self) {
+        self.shared.close();
+        self.shared.ends.ended.store(1, Ordering::Release);
+        self.shared.wake();
     }
 
     /// Waits for space for `tokens` tokens, at most the capacity. `Ok` too when the consumer is gone or the queue
@@ -435,13 +453,17 @@ impl Consumer {
             let (written, is_closed) = self.shared.written();
             self.head_seen = written;
             if written > self.tail || !is_closed || !self.follow_successor() {
-                return written - self.tail;
+                // What is read past the end of a source lies behind its last token.
+                return written.saturating_sub(self.tail);
             }
         }
     }
 
     /// Goes over to the queue that follows this one, which is closed and read out; whether there is one.
     fn follow_successor(&mut self) -> bool {
+        if self.shared.is_last() {
+            return false;
+        }
         let Some(successor) = self.shared.successor.get() else {
             return false;
         };
@@ -452,7 +474,7 @@ impl Consumer {
     /// Whether everything has been read and nothing will come.
     pub(crate) fn is_finished(&mut self) -> bool {
         // One look at the count and the end: what is written between two would be taken for read.
-        let is_final = self.shared.is_final.load(Ordering::Acquire) != 0;
+        let is_final = self.shared.is_last();
         let (written, is_closed) = self.shared.written();
         is_final && is_closed && written == self.tail
     }
@@ -460,10 +482,10 @@ impl Consumer {
     /// Reads tokens into `to` and fills what is missing with zeros; the number of tokens read.
     pub(crate) fn read(&mut self, to: &mut [u8]) -> u64 {
         let wanted = (to.len() / self.shared.token_bytes) as u64;
-        if self.head_seen - self.tail < wanted {
+        if self.head_seen.saturating_sub(self.tail) < wanted {
             self.available();
         }
-        let token_count = wanted.min(self.head_seen - self.tail);
+        let token_count = wanted.min(self.head_seen.saturating_sub(self.tail));
 
         let span = self.shared.token_span(self.tail, token_count);
         let memory_base = self.shared.base;
@@ -508,7 +530,7 @@ impl Consumer {
             let mut is_stopped = false;
             shared.ends.data.wait_level_by(level, spin, deadline, || {
                 // Before the count: what is written after the stream was marked as final is seen below.
-                let is_final = shared.is_final.load(Ordering::Acquire) != 0;
+                let is_final = shared.is_last();
                 let (written, is_closed) = shared.written();
                 self.head_seen = written;
                 is_stopped = stop.is_set();
@@ -640,6 +662,35 @@ mod tests {
         second.shared().close();
         second.shared().mark_final();
         assert!(consumer.is_finished());
+    }
+
+    #[test]
+    fn a_stream_that_has_ended_has_no_successor() {
+        let (mut first, mut consumer) = queue(4, 1);
+        let (second, _unused) = queue(4, 1);
+        first.write(&[1]).expect("open");
+        first.end();
+        first.shared().set_successor(second.shared());
+        assert!(!consumer.is_finished(), "a token is left");
+        assert_eq!(consumer.read(&mut [0]), 1);
+        assert_eq!(consumer.available(), 0);
+        assert!(consumer.is_finished());
+        assert_eq!(
+            consumer.wait_data(1, Spin(0), &Stop::new(), Deadline::NEVER),
+            Ok(false)
+        );
+    }
+
+    #[test]
+    fn a_reader_may_be_ahead_of_what_was_written() {
+        let (mut producer, _unused) = queue(4, 1);
+        producer.write(&[1]).expect("open");
+        let mut consumer = Consumer::new(producer.shared(), 6, true);
+        producer.shared().release_until(6);
+        assert_eq!(consumer.available(), 0);
+        let mut got = [9; 2];
+        assert_eq!((consumer.read(&mut got), got), (0, [0, 0]));
+        assert_eq!(producer.write(&[2; 5]), Ok(4), "there is space");
     }
 
     #[test]

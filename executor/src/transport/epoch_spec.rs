@@ -19,6 +19,8 @@ pub(crate) struct EpochSpec {
     pub limit: u64,
     /// Start blocks of closed sources whatever they hold.
     pub pad: bool,
+    /// Where models of a merged program end, an incomplete iteration counts, filled up with zeros.
+    pub pads_models: bool,
     /// Borders at which tokens are saved; none without supervision.
     pub saves: Option<Saves>,
     /// For each source, the tokens of its queue that were taken before this epoch.

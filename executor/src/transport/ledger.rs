@@ -78,12 +78,12 @@ impl Borders {
 }
 
 /// How much of a stream's tokens an epoch finds given out already when it begins at an earlier border: it makes them
-/// again, bit for bit, and drops them. Tokens are counted from the start of the run.
+/// again, bit for bit, and drops them. Tokens are counted from the start of the run: those given out, and those that lie
+/// before the border.
 ///
 /// # Panics
 /// If more tokens lie before the border than were given out: a border is committed only after its tokens are out.
-pub fn given_out_before(released: u64, iterations: u64, tokens_per_iteration: u64) -> u64 {
-    let at_border = iterations * tokens_per_iteration;
+pub fn given_out_before(released: u64, at_border: u64) -> u64 {
     assert!(
         released >= at_border,
         "border at token {at_border}, only {released} given out"

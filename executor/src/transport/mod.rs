@@ -15,6 +15,7 @@ pub(crate) mod epoch_state;
 pub(crate) mod idle_arenas;
 mod layout;
 pub mod ledger;
+pub(crate) mod model_end;
 pub(crate) mod primitive;
 pub(crate) mod probe_ring;
 pub mod ring;

@@ -16,16 +16,16 @@ use super::memory::WorkerMemory;
 use super::period_loop::PeriodLoop;
 use super::prepared::{DeviceWorker, PreparedWorker};
 use super::report::{fault_report, latency_reports, reached_from, worker_report};
-use super::streams::{SinkEnd, SourceEnd};
+use super::streams::{SinkEnd, SinkModel, SourceEnd};
 use super::thread::{panic_message, thread_number};
 use crate::fault::{FaultReport, StepStop, WorkerFault, WorkerOutcome};
 use crate::observe::measure::LatencyPath;
 use crate::program::LoadedProgram;
-use crate::transport::admission::{AdmissionGate, AdmissionSource};
+use crate::transport::admission::{AdmissionGate, AdmissionModel, AdmissionSource};
 use crate::transport::arena::OutOfMemory;
 use crate::transport::conduit::{Consumer, Producer};
-use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::model_end::ModelSources;
 use crate::transport::primitive::Ordering;
 use crate::transport::ring::Spin;
 use crate::transport::session_memory::SessionMemory;
@@ -131,7 +131,7 @@ fn cpu_worker(
         admission_times: (!sources.is_empty()).then(|| epoch.admission_times(job.calendar)),
         sources: source_ends(loaded, job, &sources),
         live: LiveActors::new(loaded, job.spec.plan, job.spec.live.as_ref(), live_slots)?,
-        sinks: sink_ends(loaded, &job.spec, epoch, &sinks),
+        sinks: sink_ends(loaded, job, &sinks),
         cores: loaded.program.machine.devices[device].cores.clone(),
         pin: job.options.pin,
         is_pinned: false,
@@ -157,12 +157,10 @@ fn source_ends(loaded: &LoadedProgram, job: &WorkerJob, sources: &[ActorId]) -> 
     source_ends.collect()
 }
 
-fn sink_ends(
-    loaded: &LoadedProgram,
-    spec: &EpochSpec,
-    epoch: &EpochMemory,
-    sinks: &[ActorId],
-) -> Vec<SinkEnd> {
+fn sink_ends(loaded: &LoadedProgram, job: &WorkerJob, sinks: &[ActorId]) -> Vec<SinkEnd> {
+    let WorkerJob { spec, epoch, .. } = job;
+    let model_sources =
+        loaded.model_sources(&job.session_memory.sources, &spec.bases, spec.pads_models);
     let graph = &loaded.program.graph;
     let plan = &loaded.program.plans[spec.plan];
     let all_sinks: Vec<ActorId> = graph.sinks().map(|(id, _)| id).collect();
@@ -192,9 +190,25 @@ fn sink_ends(
             given_out: spec.sinks[sink_index].given_out,
             firings: plan.block * loaded.repetition[sink],
             paths: latency_paths,
+            model: sink_model(loaded, &model_sources, sink, sink_index),
         });
     }
     sink_ends
+}
+
+/// Where the tokens of a sink end in a merged program.
+fn sink_model(
+    loaded: &LoadedProgram,
+    model_sources: &[ModelSources],
+    sink: ActorId,
+    sink_index: usize,
+) -> Option<SinkModel> {
+    let mut models = loaded.models.iter().zip(model_sources);
+    let (model, sources) = models.find(|(model, _)| model.sinks.contains(&sink_index))?;
+    Some(SinkModel::new(
+        sources.clone(),
+        loaded.tokens_per_iteration(sink) / model.iterations,
+    ))
 }
 
 fn calendar_of(plan: &Plan, device: DeviceId) -> usize {
@@ -217,6 +231,7 @@ fn agent_gate(spec: &EpochSpec, session_memory: &SessionMemory) -> AdmissionGate
         });
     AdmissionGate {
         sources: decisions.collect(),
+        models: Vec::new(),
         arrivals: session_memory.arrivals.clone(),
         epoch: spec.epoch,
         limit: u64::MAX,
@@ -242,8 +257,17 @@ pub(crate) fn admission_gate(
             tokens_per_block: plan.block * loaded.tokens_per_iteration(id),
         });
 
+    let model_sources =
+        loaded.model_sources(&session_memory.sources, &spec.bases, spec.pads_models);
+    let models = loaded.models.iter().zip(model_sources);
+    let models = models.map(|(model, sources)| AdmissionModel {
+        sources,
+        iterations_per_block: plan.block * model.iterations,
+    });
+
     AdmissionGate {
         sources: admission_sources.collect(),
+        models: models.collect(),
         arrivals: session_memory.arrivals.clone(),
         epoch: spec.epoch,
         limit: spec.limit,

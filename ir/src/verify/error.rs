@@ -226,6 +226,7 @@ errors! {
     "V0132" LiveDiffers { name: String, first: ActorId, second: ActorId } "the live parameter `{}` is one thing in {first} and another in {second}", printable(name);
     "V0133" Gate { actor: ActorId, why: String } "the gate of {actor} {}", printable(why);
     "V0134" Carried { actor: ActorId, why: String } "the carried state of {actor} {}", printable(why);
+    "V0135" Merged { actor: ActorId, why: String } "{actor} of a merged graph {}", printable(why);
     // Machine.
     "V0201" DuplicateDevice { name: String, first: DeviceId, second: DeviceId } "{first} and {second} are both called `{}`", printable(name);
     "V0202" LinkDevice { link: LinkId, device: DeviceId, devices: usize } "{link} names {device} of {devices} devices";

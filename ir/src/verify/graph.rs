@@ -14,6 +14,7 @@ use crate::limits::{
     MAX_ACTORS, MAX_CHANNELS, MAX_INITIAL_BYTES, MAX_LIVE_FIRINGS, MAX_NESTING, MAX_PORTS,
     MAX_RANK, MAX_RATE, MAX_TOKEN_BYTES,
 };
+use crate::merged::{MergedFault, merged_fault};
 use crate::{
     Actor, ActorId, BlobId, Channel, ChannelId, Endpoint, Gate, Graph, LiveParameter, Role,
     TiSlice, TiVec, TokenType, Value, visit_live,
@@ -72,6 +73,9 @@ pub(super) fn check(
     check_live(graph, &repetitions, errors);
     if let Some(CarriedFault { actor, why }) = carried_fault(graph, &repetitions) {
         errors.push(VerifyError::Carried { actor, why });
+    }
+    if let Some(MergedFault { actor, why }) = merged_fault(graph, &repetitions) {
+        errors.push(VerifyError::Merged { actor, why });
     }
     (errors.found() == errors_before).then_some(repetitions)
 }

@@ -12,7 +12,7 @@
 //! Checked (code, file):
 //! - graph (`V01..`, `graph.rs`, `names.rs`, `repetition.rs`, `liveness.rs`): limits, unique names of characters that
 //!   can be seen (those of devices and plans too), types, rates and windows,
-//!   every port on exactly one channel, delays, initial bytes, roles, states, gates, carried states, tensors of parameters; consistency,
+//!   every port on exactly one channel, delays, initial bytes, roles, states, gates, carried states, models of merged graphs, tensors of parameters; consistency,
 //!   and that one iteration can be completed;
 //! - machine (`V02..`, `machine.rs`): unique names, links between different existing devices, cores (each once in a device; two devices may share one);
 //! - plan (`V03..`, `plan/calendar.rs`, `plan/firings.rs`): placement, one calendar and one compute lane for each

@@ -11,8 +11,9 @@ use crate::testing::programs::{
 };
 use crate::{
     Action, BufferId, CARRIED, Calendar, ChannelId, ClosedAnswer, Contingency, DType, DeviceId,
-    Entry, Gate, Host, HostId, InPlace, KernelCode, KindId, LaneKind, LiveParameter, Region,
-    RingId, Slot, TokenType, Value, carried_param,
+    Entry, Gate, Host, HostId, InPlace, KernelCode, KindId, LaneKind, LiveParameter, MODEL,
+    MODEL_ITERATIONS, MergedModel, Region, RingId, Slot, TokenType, Value, carried_param,
+    merged_models,
 };
 
 /// Gives an actor the live parameter `level`.
@@ -49,6 +50,28 @@ fn carried_by(sink: &str) -> Value {
 
 fn carry(program: &mut Program, id: u32, state: Value) {
     actor(program, id).params.insert(CARRIED.into(), state);
+}
+
+/// Makes a stream one of a merged model.
+fn merge(program: &mut Program, id: u32, iterations: i64) {
+    let params = &mut actor(program, id).params;
+    params.insert(MODEL.into(), Value::Str("chain".into()));
+    params.insert(MODEL_ITERATIONS.into(), Value::Int(iterations));
+}
+
+#[test]
+fn a_merged_graph_says_which_model_its_streams_belong_to() {
+    let mut program = programs::chain();
+    assert!(merged_models(&program.graph).is_empty());
+    [0, 2].into_iter().for_each(|id| merge(&mut program, id, 1));
+    assert_eq!(codes(&program), [""; 0]);
+    let model = MergedModel {
+        name: "chain".to_owned(),
+        iterations: 1,
+        sources: vec![0],
+        sinks: vec![0],
+    };
+    assert_eq!(merged_models(&program.graph), [model]);
 }
 
 #[test]
@@ -258,6 +281,20 @@ fn graphs() {
         ("V0134", chain, |p| carry(p, 0, carried_by("nobody"))),
         ("V0134", chain, |p| carry(p, 0, carried_by("out"))),
         ("V0134", chain, |p| carry(p, 2, carried_by("out"))),
+        // Of a stream alone; of an actor; of no iterations; of two numbers of them; of parts of tokens.
+        ("V0135", chain, |p| merge(p, 0, 1)),
+        ("V0135", chain, |p| (0..3).for_each(|id| merge(p, id, 1))),
+        ("V0135", chain, |p| {
+            [0, 2].into_iter().for_each(|id| merge(p, id, 0))
+        }),
+        ("V0135", chain, |p| {
+            [(0, 1), (2, 2)]
+                .into_iter()
+                .for_each(|(id, n)| merge(p, id, n))
+        }),
+        ("V0135", chain, |p| {
+            [0, 2].into_iter().for_each(|id| merge(p, id, 2))
+        }),
         ("V0101", chain, |p| {
             let deep = (0..40).fold(Value::Int(1), |v, _| Value::List(vec![v]));
             actor(p, 1).params.insert("deep".into(), deep);

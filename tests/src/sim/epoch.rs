@@ -68,7 +68,7 @@ impl EpochMem {
         let borders = Borders::new(every, n as u64, areas);
         Self {
             number,
-            drop: given_out_before(released, start.blocks, model.tokens),
+            drop: given_out_before(released, start.blocks * model.tokens),
             feedback: start.feedback.clone(),
             start,
             borders,
