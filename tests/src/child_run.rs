@@ -20,6 +20,36 @@ pub fn run_or_test(run: impl FnOnce() -> ExitCode, test: impl FnOnce()) -> ExitC
     ExitCode::SUCCESS
 }
 
+/// The `main` of a test that is its own `zbmd-run`, with the standard ops: the test is a path, and why it is skipped
+/// elsewhere than on Linux a text.
+#[macro_export]
+macro_rules! own_zbmd_run {
+    ($skipped:literal, $test:path) => {
+        #[cfg(not(target_os = "linux"))]
+        fn main() {
+            println!("skipped: {}", $skipped);
+        }
+
+        #[cfg(target_os = "linux")]
+        fn main() -> std::process::ExitCode {
+            let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+            $crate::child_run::run_or_test(run, $test)
+        }
+    };
+}
+
+/// What `zbmd-run` with these words says.
+pub fn output(words: &[&str]) -> Output {
+    command().args(words).output().expect("started")
+}
+
+/// The same in a folder.
+pub fn output_in(folder: &Path, words: &[&str]) -> Output {
+    let mut command = command();
+    command.current_dir(folder).args(words);
+    command.output().expect("started")
+}
+
 /// The test itself as `zbmd-run`, without arguments yet.
 pub fn command() -> Command {
     command_by(|program| Command::new(program))

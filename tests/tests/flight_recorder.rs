@@ -5,16 +5,7 @@
 //! `ZBMD_RECORDED_SECONDS=600` makes the run of one mode and that of several as long, with as many changes and at least as
 //! many kills over all of it; it prints how much faster than live they are replayed. No test harness: this program is its own `zbmd-run`.
 
-#[cfg(not(target_os = "linux"))]
-fn main() {
-    println!("skipped: runs take commands on Linux");
-}
-
-#[cfg(target_os = "linux")]
-fn main() -> std::process::ExitCode {
-    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
-    zbmd_tests::child_run::run_or_test(run, linux::main)
-}
+zbmd_tests::own_zbmd_run!("runs take commands on Linux", linux::main);
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -29,7 +20,7 @@ mod linux {
     use xxhash_rust::xxh3::xxh3_64;
     use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_str};
     use zbmd_run::flight::Recording;
-    use zbmd_tests::child_run::{ChildRun, command};
+    use zbmd_tests::child_run::{self, ChildRun, command};
     use zbmd_tests::free_port::free_port;
     use zbmd_tests::losses::HARDY;
 
@@ -260,11 +251,10 @@ mod linux {
             }
         }
 
-        let output = command()
-            .current_dir(folder)
-            .args(["replay", "modes.box", "--against", "modes-one.zbmd"])
-            .output()
-            .expect("started");
+        let output = child_run::output_in(
+            folder,
+            &["replay", "modes.box", "--against", "modes-one.zbmd"],
+        );
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{said}");
         let told = String::from_utf8_lossy(&output.stdout);
@@ -272,11 +262,7 @@ mod linux {
             .lines()
             .filter(|line| line.contains("no difference in"));
         assert_eq!(equal_sinks.count(), SINKS.len(), "{told}");
-        let output = command()
-            .current_dir(folder)
-            .args(["replay", "modes.box", "--bundle", "two.zbmd"])
-            .output()
-            .expect("started");
+        let output = child_run::output_in(folder, &["replay", "modes.box", "--bundle", "two.zbmd"]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(5), "{said}");
         assert!(
@@ -367,10 +353,7 @@ mod linux {
                 .filter(|name| *name != present)
                 .collect();
             let next = others[rng.usize(..others.len())];
-            let output = command()
-                .args(["mode", &pid, next])
-                .output()
-                .expect("started");
+            let output = child_run::output(&["mode", &pid, next]);
             let said = String::from_utf8_lossy(&output.stdout);
             let problem = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{next}: {problem}");
@@ -453,11 +436,10 @@ mod linux {
         let first = pairs.position(|(a, b)| a != b).expect("a difference");
         assert!(first > 0, "the offset is not zero at first");
 
-        let output = command()
-            .current_dir(folder)
-            .args(["replay", "whole.box", "--against", "changed.zbmd"])
-            .output()
-            .expect("started");
+        let output = child_run::output_in(
+            folder,
+            &["replay", "whole.box", "--against", "changed.zbmd"],
+        );
         let told = String::from_utf8_lossy(&output.stdout);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{told}{said}");
@@ -471,11 +453,10 @@ mod linux {
     }
 
     fn an_export_has_every_change(folder: &Path) {
-        let output = command()
-            .current_dir(folder)
-            .args(["replay", "whole.box", "--export", "mcap:whole.mcap"])
-            .output()
-            .expect("started");
+        let output = child_run::output_in(
+            folder,
+            &["replay", "whole.box", "--export", "mcap:whole.mcap"],
+        );
         let said = String::from_utf8_lossy(&output.stderr);
         if said.contains("is built without MCAP") {
             eprintln!("SKIPPED: MCAP files, for want of --features mcap");

@@ -10,16 +10,7 @@
 #[path = "../../executor/cli/tests/sound_card/mod.rs"]
 mod sound_card;
 
-#[cfg(not(target_os = "linux"))]
-fn main() {
-    println!("skipped: the test sound card needs ALSA");
-}
-
-#[cfg(target_os = "linux")]
-fn main() -> std::process::ExitCode {
-    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
-    zbmd_tests::child_run::run_or_test(run, linux::main)
-}
+zbmd_tests::own_zbmd_run!("the test sound card needs ALSA", linux::main);
 
 #[cfg(target_os = "linux")]
 mod linux {

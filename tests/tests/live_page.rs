@@ -2,16 +2,7 @@
 //!
 //! No test harness: this program is its own `zbmd-run`.
 
-#[cfg(not(target_os = "linux"))]
-fn main() {
-    println!("skipped: the browser is driven on Linux");
-}
-
-#[cfg(target_os = "linux")]
-fn main() -> std::process::ExitCode {
-    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
-    zbmd_tests::child_run::run_or_test(run, linux::main)
-}
+zbmd_tests::own_zbmd_run!("the browser is driven on Linux", linux::main);
 
 #[cfg(target_os = "linux")]
 mod linux {

@@ -2,23 +2,14 @@
 //!
 //! No test harness: this program is its own `zbmd-run`.
 
-#[cfg(not(target_os = "linux"))]
-fn main() {
-    println!("skipped: runs take commands on Linux");
-}
-
-#[cfg(target_os = "linux")]
-fn main() -> std::process::ExitCode {
-    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
-    zbmd_tests::child_run::run_or_test(run, linux::main)
-}
+zbmd_tests::own_zbmd_run!("runs take commands on Linux", linux::main);
 
 #[cfg(target_os = "linux")]
 mod linux {
     use std::path::Path;
 
     use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
-    use zbmd_tests::child_run::{ChildRun, command};
+    use zbmd_tests::child_run::{self, ChildRun};
 
     /// An iteration is one token, in `pairs` two, of which the second is given out. What is allowed is far more than a busy
     /// machine takes.
@@ -90,11 +81,7 @@ mod linux {
             "it stays there"
         );
 
-        let output = command()
-            .current_dir(folder)
-            .args(["replay", "box", "-o", "out=again.f32"])
-            .output()
-            .expect("started");
+        let output = child_run::output_in(folder, &["replay", "box", "-o", "out=again.f32"]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}");
         assert!(said.contains("1 of the mode"), "{said}");
@@ -109,15 +96,12 @@ mod linux {
         let mut run = ChildRun::start(folder, "loads", INPUT, "out=out.f32", &options);
         let pid = run.pid().to_string();
         run.wait_until("it takes commands", || {
-            let listed = command().args(["mode", &pid]).output().expect("started");
+            let listed = child_run::output(&["mode", &pid]);
             listed.status.success()
         });
         let mut entries = vec![("full".to_owned(), 0)];
         for name in ["pairs", "light", "pairs", "full", "light", "pairs", "full"] {
-            let output = command()
-                .args(["mode", &pid, name])
-                .output()
-                .expect("started");
+            let output = child_run::output(&["mode", &pid, name]);
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             let iteration = said.split_whitespace().nth(3).and_then(|n| n.parse().ok());
             entries.push((
@@ -160,9 +144,9 @@ mod linux {
     }
 
     fn unknown_modes_are_refused(folder: &Path) {
-        let output = command()
-            .current_dir(folder)
-            .args([
+        let output = child_run::output_in(
+            folder,
+            &[
                 "loads.zbmd",
                 "-i",
                 INPUT,
@@ -170,9 +154,8 @@ mod linux {
                 "out=out.f32",
                 "--on-miss",
                 "out=mode:dark",
-            ])
-            .output()
-            .expect("started");
+            ],
+        );
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(

@@ -3,16 +3,7 @@
 //!
 //! No test harness: this program is its own `zbmd-run`.
 
-#[cfg(not(target_os = "linux"))]
-fn main() {
-    println!("skipped: the runner is started as on Linux");
-}
-
-#[cfg(target_os = "linux")]
-fn main() -> std::process::ExitCode {
-    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
-    zbmd_tests::child_run::run_or_test(run, linux::main)
-}
+zbmd_tests::own_zbmd_run!("the runner is started as on Linux", linux::main);
 
 #[cfg(target_os = "linux")]
 mod linux {

@@ -2,16 +2,7 @@
 //!
 //! No test harness: this program is its own `zbmd-run`.
 
-#[cfg(not(target_os = "linux"))]
-fn main() {
-    println!("skipped: runs take commands on Linux");
-}
-
-#[cfg(target_os = "linux")]
-fn main() -> std::process::ExitCode {
-    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
-    zbmd_tests::child_run::run_or_test(run, linux::main)
-}
+zbmd_tests::own_zbmd_run!("runs take commands on Linux", linux::main);
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -165,9 +156,7 @@ mod linux {
     }
 
     fn mode(words: &[&str]) -> Output {
-        let mut command = child_run::command();
-        command.arg("mode").args(words);
-        command.output().expect("started")
+        child_run::output(&[&["mode"], words].concat())
     }
 
     fn text(bytes: &[u8]) -> String {

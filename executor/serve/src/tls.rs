@@ -1,23 +1,19 @@
 //! Encryption: the server's certificate, and whose certificates clients have to show.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use zbmd_pem::{PemError, authorities, certificates, private_key};
 
 /// Why there is no encryption.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    #[error("{}: it has no {what} as PEM: {why}", path.display())]
-    Pem {
-        path: PathBuf,
-        what: &'static str,
-        why: String,
-    },
+    #[error(transparent)]
+    Pem(#[from] PemError),
     #[error("{}: the certificates of clients' authorities are not used: {why}", path.display())]
     Authorities { path: PathBuf, why: String },
     #[error("the certificate {} does not go with the key {}: {why}", certificate.display(), key.display())]
@@ -65,42 +61,11 @@ impl TlsFiles<'_> {
                 builder.with_client_cert_verifier(verifier.map_err(|e| refused(e.to_string()))?)
             }
         };
-        let key = PrivateKeyDer::from_pem_file(self.key).map_err(|error| TlsError::Pem {
-            path: self.key.to_owned(),
-            what: "private key",
-            why: error.to_string(),
-        })?;
+        let key_file = File::open(self.key).map_err(|error| PemError::no_key(self.key, error))?;
+        let key = private_key(self.key, key_file)?;
         let chain = certificates(self.certificate)?;
         let mut config = builder.with_single_cert(chain, key).map_err(pair)?;
         config.alpn_protocols = vec![protocol.to_vec()];
         Ok(Arc::new(config))
     }
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let unreadable = |why: String| TlsError::Pem {
-        path: path.to_owned(),
-        what: "certificate",
-        why,
-    };
-    let found = CertificateDer::pem_file_iter(path).map_err(|e| unreadable(e.to_string()))?;
-    let certificates: Result<Vec<_>, _> = found.collect();
-    let certificates = certificates.map_err(|error| unreadable(error.to_string()))?;
-    match certificates.is_empty() {
-        true => Err(unreadable("there is none in it".to_owned())),
-        false => Ok(certificates),
-    }
-}
-
-fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots
-            .add(certificate)
-            .map_err(|error| TlsError::Authorities {
-                path: path.to_owned(),
-                why: error.to_string(),
-            })?;
-    }
-    Ok(roots)
 }

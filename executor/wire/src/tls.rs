@@ -9,13 +9,11 @@ use std::sync::Arc;
 
 use rustls::client::Resumption;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
-use rustls::{
-    AlertDescription, CertificateError, ClientConfig, Error, RootCertStore, ServerConfig,
-};
+use rustls::{AlertDescription, CertificateError, ClientConfig, Error, ServerConfig};
+use zbmd_pem::{PemError, authorities, certificates, private_key};
 
 use crate::token::shared_mode;
 
@@ -35,15 +33,8 @@ pub struct TlsFiles {
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file that cannot be read, or holds something else.
-    #[error("{}: it has no {what} as PEM: {why}", path.display())]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// What it must hold.
-        what: &'static str,
-        /// What was found.
-        why: String,
-    },
+    #[error(transparent)]
+    Pem(#[from] PemError),
     /// Others can read or write the key.
     #[error("{}: its mode is {found:03o}, so others than its owner can use the key; run `chmod 600` on it", path.display())]
     Mode {
@@ -93,7 +84,7 @@ impl Tls {
     pub fn read(files: &TlsFiles) -> Result<Self, TlsError> {
         let roots = Arc::new(authorities(&files.ca)?);
         let chain = certificates(&files.certificate)?;
-        let key = private_key(&files.key)?;
+        let key = own_key(&files.key)?;
         let pair = |error: Error| TlsError::Pair {
             certificate: files.certificate.clone(),
             key: files.key.clone(),
@@ -146,52 +137,17 @@ impl Tls {
     }
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let unreadable = |why: String| TlsError::Pem {
-        path: path.to_owned(),
-        what: "private key",
-        why,
-    };
-    let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
-    match shared_mode(&file) {
-        Ok(Some(found)) => {
-            return Err(TlsError::Mode {
-                path: path.to_owned(),
-                found,
-            });
-        }
-        Ok(None) => {}
-        Err(error) => return Err(unreadable(error.to_string())),
+/// The key of a file that nobody but its owner can use.
+fn own_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let unreadable = |error: std::io::Error| PemError::no_key(path, error);
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    if let Some(found) = shared_mode(&file).map_err(unreadable)? {
+        return Err(TlsError::Mode {
+            path: path.to_owned(),
+            found,
+        });
     }
-    PrivateKeyDer::from_pem_reader(file).map_err(|error| unreadable(error.to_string()))
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let unreadable = |why: String| TlsError::Pem {
-        path: path.to_owned(),
-        what: "certificate",
-        why,
-    };
-    let found = CertificateDer::pem_file_iter(path).map_err(|e| unreadable(e.to_string()))?;
-    let certificates: Result<Vec<_>, _> = found.collect();
-    let certificates = certificates.map_err(|error| unreadable(error.to_string()))?;
-    match certificates.is_empty() {
-        true => Err(unreadable("there is none in it".to_owned())),
-        false => Ok(certificates),
-    }
-}
-
-fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots
-            .add(certificate)
-            .map_err(|error| TlsError::Authorities {
-                path: path.to_owned(),
-                why: error.to_string(),
-            })?;
-    }
-    Ok(roots)
+    Ok(private_key(path, file)?)
 }
 
 /// What a failure of TLS means to who runs the hosts, and what to do about it.

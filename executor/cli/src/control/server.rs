@@ -259,57 +259,65 @@ fn nothing_to_set(model: &str) -> Reply {
     Reply::Refused { kind, text }
 }
 
+/// Answers what is asked of modes and parameters.
 fn answer(run: &Commanded, request: Request) -> Reply {
     if !run.is_settable() {
         return nothing_to_set(&run.model);
     }
-    let Commanded {
-        parameters, modes, ..
-    } = run;
+
     match request {
         Request::Modes => {
-            let present = modes.present();
+            let present = run.modes.present();
             Reply::Modes {
-                names: modes.names().to_vec(),
+                names: run.modes.names().to_vec(),
                 present: present.mode,
                 since: present.iteration,
             }
         }
-        Request::Mode(name) => match modes.change(&name).and_then(ModeChange::wait) {
-            Ok(entry) => Reply::Mode {
-                name: entry.mode,
-                since: entry.iteration,
-            },
-            Err(error) => mode_refusal(&error),
-        },
-        Request::Channels | Request::Probe(_) | Request::NextBlock => nothing_looked_at(),
+        Request::Mode(name) => change_mode(run, &name),
         Request::Values => {
-            let values = parameters.values();
+            let values = run.parameters.values();
             Reply::Values(values.into_iter().map(Into::into).collect())
         }
-        Request::Set { values, at } => {
-            let named: Vec<(&str, &[f64])> = values
-                .iter()
-                .map(|(name, numbers)| (name.as_str(), numbers.as_slice()))
-                .collect();
-            let when = match &at {
-                None => When::NextBlock,
-                Some((source, index)) => When::Token {
-                    source,
-                    index: *index,
-                },
-            };
-            let position = match parameters.set(&named, when) {
-                Err(error) => return refusal_of(&error),
-                Ok(ChangePosition::Iteration(iteration)) => Position::Iteration(iteration),
-                Ok(ChangePosition::Token { index, .. }) => Position::Token {
-                    source: at.map(|(source, _)| source).unwrap_or_default(),
-                    index,
-                },
-            };
-            Reply::Set(position)
-        }
+        Request::Set { values, at } => set_values(run, &values, at),
+        Request::Channels | Request::Probe(_) | Request::NextBlock => nothing_looked_at(),
     }
+}
+
+/// Goes over to a mode, and waits until the run is in it.
+fn change_mode(run: &Commanded, name: &str) -> Reply {
+    match run.modes.change(name).and_then(ModeChange::wait) {
+        Ok(entry) => Reply::Mode {
+            name: entry.mode,
+            since: entry.iteration,
+        },
+        Err(error) => mode_refusal(&error),
+    }
+}
+
+/// Sets live parameters together, with the next block or at a token of a source.
+fn set_values(run: &Commanded, values: &[(String, Vec<f64>)], at: Option<(String, u64)>) -> Reply {
+    let named: Vec<(&str, &[f64])> = values
+        .iter()
+        .map(|(name, numbers)| (name.as_str(), numbers.as_slice()))
+        .collect();
+    let when = match &at {
+        None => When::NextBlock,
+        Some((source, index)) => When::Token {
+            source,
+            index: *index,
+        },
+    };
+
+    let position = match run.parameters.set(&named, when) {
+        Err(error) => return refusal_of(&error),
+        Ok(ChangePosition::Iteration(iteration)) => Position::Iteration(iteration),
+        Ok(ChangePosition::Token { index, .. }) => Position::Token {
+            source: at.map(|(source, _)| source).unwrap_or_default(),
+            index,
+        },
+    };
+    Reply::Set(position)
 }
 
 fn mode_refusal(error: &ModeError) -> Reply {
