@@ -23,6 +23,7 @@ __all__ = [
     "__version__",
     "Bundle",
     "Caller",
+    "Probe",
     "Stream",
     "load",
     "compile",
@@ -224,6 +225,20 @@ class Session:
     @property
     def modes(self) -> list[str]:
         """The modes of the model; the run began in the first."""
+    @property
+    def channels(self) -> dict[str, dict[str, Any]]:
+        """The channels that can be looked at now, by name: the actor that writes it, or ``actor.port``.
+
+        Each with ``dtype``, ``shape``, ``block_tokens`` and ``block_iterations`` of the present plan, ``device``, and
+        ``sample_rate`` or ``None``.
+        """
+    def probe(self, channel: str) -> Probe:
+        """Begins to look at a channel; the run is not stopped or waited for.
+
+        One channel of a run can be looked at at a time. Raises ``UsageError`` for a channel that the run does not have
+        or that only a GPU has, and after the end of the run; ``RefusedError`` while somebody else looks, for blocks that
+        are longer than what is copied, and for runs over several hosts.
+        """
     def stop(self) -> None:
         """Ends the run in good order: it takes no more tokens, and finishes what it works on."""
     @property
@@ -236,6 +251,26 @@ class Session:
         connected to URLs are not ended: ``stop`` the run, or start it with ``iterations``.
         """
     def __enter__(self) -> Session: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+@final
+class Probe:
+    """Looks at a channel of a run: copies of what it carries, block by block."""
+
+    def next(self, timeout: float | None = None) -> tuple[int, npt.NDArray[Any]] | None:
+        """The next block: the run's first iteration of it, and its tokens.
+
+        ``None`` if the timeout (s) is over before, and when the run has ended and all that was copied was given. Blocks
+        come in order; one that was copied while two others had not been taken is left out.
+        """
+    def close(self) -> None:
+        """Ends looking."""
+    def __enter__(self) -> Probe: ...
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -264,13 +299,15 @@ def compile(
     set: Mapping[str, float | Sequence[float]] | None = None,
     state: Mapping[str, str] | None = None,
     buckets: Sequence[int] | None = None,
+    sequences: bool = False,
 ) -> Bundle:
     """Compiles a model: a file (``.ron`` or ``.onnx``), or the text of one in RON.
 
     A string with a line break, or that begins with ``Model(``, is a text; files that it names are looked for in
     ``folder``. It is compiled for a machine file, or for so many like CPU devices (those of this computer if left out)
     and its GPUs if asked. ``params`` are values for the model's parameters, as its text would write them; ``dims``,
-    ``set``, ``state`` and ``buckets`` are for ONNX models, as the options of ``zbmdc`` of these names.
+    ``set``, ``state`` and ``buckets`` are for ONNX models, as the options of ``zbmdc`` of these names. With
+    ``sequences``, what the model keeps between iterations comes from sources and goes to sinks.
     """
 
 def _serve_if_worker() -> None: ...

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use zbmd_executor::{SinkHandle, SourceHandle};
 
 use crate::bundle::Bundle;
+use crate::probes::ProbeReader;
 use crate::session::Run;
 use crate::status::Failure;
 
@@ -24,6 +25,7 @@ pub(crate) enum Object {
     Session(Arc<Run>),
     Source(SourceHandle),
     Sink(SinkHandle),
+    Probe(ProbeReader),
 }
 
 /// One kind of object.
@@ -61,6 +63,7 @@ kind!(Arc<Bundle>, Bundle, "zbmd_bundle", true);
 kind!(Arc<Run>, Session, "zbmd_session", true);
 kind!(SourceHandle, Source, "zbmd_source", false);
 kind!(SinkHandle, Sink, "zbmd_sink", false);
+kind!(ProbeReader, Probe, "zbmd_probe", false);
 
 impl Object {
     fn name(&self) -> &'static str {
@@ -69,6 +72,7 @@ impl Object {
             Self::Session(_) => <Arc<Run>>::NAME,
             Self::Source(_) => SourceHandle::NAME,
             Self::Sink(_) => SinkHandle::NAME,
+            Self::Probe(_) => ProbeReader::NAME,
         }
     }
 }

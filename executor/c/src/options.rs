@@ -29,6 +29,9 @@ pub struct zbmd_compile_options {
     pub gpus: bool,
     /// Losses of devices to make plans for: `none`, `single`, `hosts` or `pairs`; NULL is `none`.
     pub contingencies: *const c_char,
+    /// What the model keeps between iterations comes from sources and goes to sinks, for whoever carries the states of
+    /// many sequences.
+    pub sequences: bool,
 }
 
 /// How to run. Initialise it with `zbmd_run_options_init`, then change what you want.
@@ -74,6 +77,7 @@ pub unsafe extern "C" fn zbmd_compile_options_init(options: *mut zbmd_compile_op
         devices: 0,
         gpus: false,
         contingencies: null(),
+        sequences: false,
     };
     // SAFETY: the caller's promise.
     unsafe { put(options, default_options) };
@@ -151,6 +155,7 @@ pub(crate) unsafe fn to_compile(
     // SAFETY: as above.
     let losses = unsafe { optional_text(given.contingencies, "options.contingencies") }?;
 
+    compile_options.sequences = given.sequences;
     compile_options.contingencies = match losses {
         None | Some("none") => Losses::None,
         Some("single") => Losses::Single,

@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use zbmd_executor::{ModeHandle, ParameterHandle, Session, Stopper, StreamError};
+use zbmd_executor::{ModeHandle, ParameterHandle, ProbeHandle, Session, Stopper, StreamError};
 use zbmd_live::session::{ConnectError, LiveStreams};
 
 use crate::border::{needed, output, put, text};
@@ -32,6 +32,7 @@ pub(crate) struct Run {
     stopper: Stopper,
     pub(crate) parameters: ParameterHandle,
     pub(crate) modes: ModeHandle,
+    pub(crate) probes: ProbeHandle,
 }
 
 enum Phase {
@@ -122,12 +123,14 @@ pub unsafe extern "C" fn zbmd_session_start(
         let stopper = session.stopper();
         let parameters = session.parameters();
         let modes = session.modes();
+        let probes = session.probes();
         let run = Run {
             phase: Mutex::new(Phase::Running(Box::new(session))),
             live: Mutex::new(LiveStreams::new(&open_bundle.engine)),
             stopper,
             parameters,
             modes,
+            probes,
         };
         let handle = handles::open(Arc::new(run))?;
 

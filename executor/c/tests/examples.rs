@@ -313,6 +313,21 @@ fn modes_change_between_tokens() {
 }
 
 #[test]
+fn a_channel_is_looked_at_while_tokens_pass() {
+    let temp = TempDir::new().expect("a folder");
+    let (program, bundle) = build_for_twice("probe", &temp);
+    let output = run(&program, &[bundle.to_str().expect("UTF-8")], &[]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "channels: x yes, twice yes\n\
+         unknown: the model has no channel `thrice` to look at: it has x, twice\n\
+         a block of as many tokens as iterations: as expected\n"
+    );
+}
+
+#[test]
 fn mistakes_are_told_and_do_no_harm() {
     let temp = TempDir::new().expect("a folder");
     let (program, bundle) = build_for_twice("misuse", &temp);

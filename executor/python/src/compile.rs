@@ -34,7 +34,7 @@ impl Constant {
 /// Compiles a model: a path to `.ron` or `.onnx`, or the text of one in RON.
 #[pyfunction]
 #[pyo3(signature = (model, *, folder = None, machine = None, devices = None, gpus = false, block = None,
-    solve = "fast", contingencies = "none", params = None, dims = None, set = None, state = None, buckets = None))]
+    solve = "fast", contingencies = "none", params = None, dims = None, set = None, state = None, buckets = None, sequences = false))]
 #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
 pub(crate) fn compile(
     py: Python<'_>,
@@ -51,6 +51,7 @@ pub(crate) fn compile(
     set: Option<Bound<'_, PyMapping>>,
     state: Option<Bound<'_, PyMapping>>,
     buckets: Option<Vec<u32>>,
+    sequences: bool,
 ) -> PyResult<Bundle> {
     let names = OptionNames {
         solve,
@@ -62,6 +63,7 @@ pub(crate) fn compile(
     options.onnx.state = mapping_entries(state)?;
     options.onnx.set = onnx_constants(set)?;
     options.buckets = buckets.unwrap_or_default();
+    options.sequences = sequences;
 
     let model = Model::of(model, folder)?;
     let target = match (machine, devices) {

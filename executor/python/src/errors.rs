@@ -4,7 +4,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use zbmd_executor::exit;
-use zbmd_executor::{EngineError, ModeError, RunError, StreamError};
+use zbmd_executor::{EngineError, ModeError, ProbeError, RunError, StreamError};
 use zbmd_live::session::ConnectError;
 
 create_exception!(zbmd, Error, PyException, "What zbmd refuses or fails at.");
@@ -61,6 +61,15 @@ pub(crate) fn mode_error(error: ModeError) -> PyErr {
     match error {
         ModeError::Ended => usage_error(error.to_string()),
         other => error_of_class(other.class(), other),
+    }
+}
+
+pub(crate) fn probe_error(error: ProbeError) -> PyErr {
+    match error {
+        ProbeError::Busy { .. } | ProbeError::TooLong { .. } | ProbeError::Hosts => {
+            RefusedError::new_err(error.to_string())
+        }
+        other => usage_error(other.to_string()),
     }
 }
 

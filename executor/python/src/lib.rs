@@ -13,6 +13,7 @@ mod caller;
 mod compile;
 mod errors;
 mod options;
+mod probe;
 mod run;
 mod session;
 mod worker;
@@ -31,6 +32,8 @@ mod module {
     use crate::errors::{
         CompileError, Error, FaultError, FileError, GaveUpError, RefusedError, UsageError,
     };
+    #[pymodule_export]
+    use crate::probe::Probe;
     #[pymodule_export]
     use crate::session::Session;
     #[pymodule_export]

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use zbmd_executor::embed::StreamInfo;
 use zbmd_executor::{
-    ModeHandle, ParameterHandle, ParameterValue, Session as Run, SetError, SinkHandle,
+    ModeHandle, ParameterHandle, ParameterValue, ProbeHandle, Session as Run, SetError, SinkHandle,
     SourceHandle, Stopper, When,
 };
 use zbmd_ir::ChangePosition;
@@ -18,6 +18,7 @@ use zbmd_live::session::LiveStreams;
 
 use crate::array::{self, Filled};
 use crate::errors::{self, usage_error};
+use crate::probe::{self, Probe};
 use crate::run::SIGNALS;
 use crate::worker::Launcher;
 
@@ -29,6 +30,7 @@ pub(crate) struct Session {
     stopper: Stopper,
     parameters: ParameterHandle,
     modes: ModeHandle,
+    probes: ProbeHandle,
     sources: Handles<SourceHandle>,
     sinks: Handles<SinkHandle>,
     /// Dropped after the run, which gives sinks their last tokens.
@@ -62,7 +64,7 @@ impl<H> Handles<H> {
 }
 
 /// A panic elsewhere is reported there.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -99,6 +101,7 @@ impl Session {
             stopper: session.stopper(),
             parameters: session.parameters(),
             modes: session.modes(),
+            probes: session.probes(),
             run: Mutex::new(Some(session)),
             sources: Handles::new(),
             sinks: Handles::new(),
@@ -141,7 +144,7 @@ impl Session {
 }
 
 /// Waits in parts, so that signals are seen: `work` does one part, and says whether it is the last.
-fn in_parts(
+pub(crate) fn in_parts(
     py: Python<'_>,
     timeout: Option<f64>,
     mut work: impl FnMut(Duration) -> PyResult<bool> + Send,
@@ -354,6 +357,17 @@ impl Session {
     fn modes(&self) -> Vec<String> {
         let names = self.modes.names().iter();
         names.filter(|name| !name.is_empty()).cloned().collect()
+    }
+
+    #[getter]
+    fn channels<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let channels = py.detach(|| self.probes.channels());
+        probe::channels_by_name(py, channels)
+    }
+
+    fn probe(&self, py: Python<'_>, channel: &str) -> PyResult<Probe> {
+        let attached = py.detach(|| self.probes.attach(channel));
+        Ok(Probe::new(channel, attached.map_err(errors::probe_error)?))
     }
 
     fn stop(&self) {

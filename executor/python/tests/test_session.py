@@ -239,3 +239,47 @@ def test_live_parameters_are_set_together_or_not_at_all() -> None:
     # The filter has its new taps when the first doubled token is in its window.
     doubled = np.where(x < 100, x, 2 * x)
     assert np.array_equal(y[100:], (0.5 * doubled[1:] + 0.25 * doubled[:-1])[99:])
+
+
+def test_a_channel_is_looked_at_while_tokens_pass(twice: zbmd.Bundle) -> None:
+    with twice.start(**QUIET) as session:
+        assert {"x", "twice"} <= set(session.channels)
+        assert session.channels["twice"]["dtype"] == np.float32
+        with pytest.raises(zbmd.UsageError, match="no channel `thrice` to look at: it has x, twice"):
+            session.probe("thrice")
+        with session.probe("twice") as probe:
+            with pytest.raises(zbmd.RefusedError, match="somebody looks at `twice`"):
+                session.probe("x")
+            assert probe.next(timeout=0) is None
+            # The block at work when the probe comes is not copied: tokens pass until one is there.
+            block = None
+            for start in range(0, 4_000_000, 4_000):
+                session.push("x", np.arange(start, start + 4_000, dtype=np.float32))
+                session.pull("y", 4_000)
+                block = probe.next(timeout=0)
+                if block is not None:
+                    break
+            assert block is not None
+            iteration, tokens = block
+            assert len(tokens) == session.channels["twice"]["block_tokens"]
+            expected = 2 * (iteration + np.arange(len(tokens)))
+            assert np.array_equal(tokens, expected.astype(np.float32))
+        with pytest.raises(zbmd.UsageError, match="was closed"):
+            probe.next(timeout=0)
+        with session.probe("x") as other:
+            session.close("x")
+            session.join()
+            while other.next() is not None:
+                pass
+        with pytest.raises(zbmd.UsageError, match="has ended"):
+            session.probe("x")
+
+
+def test_states_of_sequences_are_streams() -> None:
+    bundle = zbmd.compile(COUNT, devices=1, sequences=True)
+    sources = [name for name, stream in bundle.streams.items() if stream.is_source]
+    assert sources == ["count.state"]
+    # Where the first one left off, the next one goes on.
+    first = bundle.run({"count.state": np.zeros(1, np.float32)})
+    second = bundle.run({"count.state": first["count.next"]})
+    assert (first["out"].tolist(), second["out"].tolist()) == ([1.0], [2.0])

@@ -13,6 +13,7 @@ fn the_header_is_made_of_the_source() {
         "session",
         "parameters",
         "modes",
+        "probes",
         "live",
         "streams",
     ];
