@@ -254,13 +254,7 @@ impl MergedModels<'_> {
         repetitions: &TiVec<ActorId, u64>,
         sink: &mut Sink,
     ) -> Option<Vec<u64>> {
-        for name in self.rates.keys().filter(|name| !self.names.contains(name)) {
-            let known = self.names.iter().map(String::as_str);
-            let message = format!("a rate is given for `{name}`, which is none of the models");
-            sink.push(refuse(message, suggest(name, known)));
-            return None;
-        }
-
+        self.check_rates(graph, sink)?;
         let rates = self.names.iter();
         let rates = rates.map(|name| self.rate_of(name, graph, repetitions));
         let rates: Vec<Option<Fraction>> = rates.collect();
@@ -287,6 +281,30 @@ impl MergedModels<'_> {
             return None;
         };
         Some(counts.into_iter().map(|count| count as u64).collect())
+    }
+
+    /// Reports rates that are given for no model, or for one whose streams say theirs.
+    fn check_rates(&self, graph: &Graph, sink: &mut Sink) -> Option<()> {
+        for name in self.rates.keys() {
+            if !self.names.contains(name) {
+                let known = self.names.iter().map(String::as_str);
+                let message = format!("a rate is given for `{name}`, which is none of the models");
+                sink.push(refuse(message, suggest(name, known)));
+                return None;
+            }
+            let mut streams = graph.sources().chain(graph.sinks());
+            let stated = streams
+                .find(|(_, actor)| is_of(&actor.name, name) && actor.sample_rate().is_some());
+            if let Some((_, stream)) = stated {
+                let message = format!(
+                    "a rate is given for model `{name}`, and `{}` has a sample rate, which says it",
+                    stream.name
+                );
+                sink.push(refuse(message, format!("leave out `--rate {name}=…`")));
+                return None;
+            }
+        }
+        Some(())
     }
 
     /// Iterations a second of a model, by its fastest stream or as given.

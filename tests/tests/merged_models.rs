@@ -137,6 +137,89 @@ fn rates_are_kept() {
     assert_eq!(names, ["agc/iq", "cd2dat/cd"]);
 }
 
+/// A model with a live parameter, which states no rate.
+fn plain(name: &str, body: &str) -> String {
+    format!(
+        "Model(
+    name: \"{name}\",
+    params: {{ \"gain\": Live(1.0, min: 0.0, max: 9.0) }},
+    sources: {{ \"x\": Stream(dtype: f32) }},
+    actors: {{ \"louder\": Gain($gain) }},
+    channels: [(from: \"x\", to: [\"louder\"]), {body}],
+    sinks: {{ \"y\": Stream() }},
+)"
+    )
+}
+
+/// Options for one model begin with its name, and so does what errors are about.
+fn options_and_errors_name_their_model() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |file: &str, text: &str| {
+        let path = folder.path().join(file);
+        std::fs::write(&path, text).expect("written");
+        path
+    };
+    let joined = "(from: \"louder\", to: [\"y\"])";
+    let one = write("one.ron", &plain("one", joined));
+    let two = write("two.ron", &plain("two", joined));
+    let same = write("same.ron", &plain("one", joined));
+    let open = write("open.ron", &plain("open", ""));
+    let agc = graph_file(AGC.1);
+
+    let mut options = compile_options(1, Losses::None);
+    options
+        .params
+        .insert("two.gain".to_owned(), "3.0".to_owned());
+    options.rates = [("one".to_owned(), 200.0), ("two".to_owned(), 300.0)].into();
+    let compiled = compile_files(&[one.clone(), two], &options);
+    let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+    let engine = Engine::new(compiled.program, &standard_registry()).expect("an engine");
+    let models = merged_models(&engine.program().graph);
+    let iterations: Vec<u64> = models.iter().map(|model| model.iterations).collect();
+    assert_eq!(iterations, [2, 3]);
+    let session = engine.start(options_of_run()).expect("a session");
+    let live = session.parameters().values().into_iter();
+    let live: Vec<(String, Vec<f64>)> = live
+        .map(|value| (value.parameter.name, value.numbers))
+        .collect();
+    assert_eq!(
+        live,
+        [
+            ("one/gain".to_owned(), vec![1.0]),
+            ("two/gain".to_owned(), vec![3.0])
+        ]
+    );
+
+    let rate = |name: &str| CompileOptions {
+        rates: [(name.to_owned(), 100.0)].into(),
+        ..compile_options(1, Losses::None)
+    };
+    for (paths, options, expected) in [
+        (
+            vec![one.clone(), same],
+            rate("one"),
+            "two of the models are called `one`",
+        ),
+        (vec![one.clone(), open], rate("one"), "open/y"),
+        (
+            vec![one.clone(), agc.clone()],
+            rate("three"),
+            "`three`, which is none of the models",
+        ),
+        (vec![one, agc], rate("agc"), "`agc/iq` has a sample rate"),
+    ] {
+        let refused = compile_files(&paths, &options);
+        let text = refused
+            .err()
+            .map_or_else(String::new, |diagnostics| diagnostics.to_string());
+        assert!(text.contains(expected), "{expected} in {text}");
+    }
+}
+
+fn options_of_run() -> RunOptions {
+    options(Isolation::Threads)
+}
+
 fn ends_are_each_models_own() {
     for parts in lengths() {
         let models: Vec<Part> = parts.iter().map(|part| part.0).collect();
@@ -245,7 +328,11 @@ fn losses_change_nothing() {
 
 fn main() {
     zbmd_executor::serve_if_worker(&standard_registry());
-    let tests: [Test; 6] = [
+    let tests: [Test; 7] = [
+        (
+            "options_and_errors_name_their_model",
+            options_and_errors_name_their_model,
+        ),
         ("rates_are_kept", rates_are_kept),
         ("ends_are_each_models_own", ends_are_each_models_own),
         (

@@ -27,6 +27,12 @@ pub(crate) fn compile(args: &Compile, voice: Voice) -> Exit {
         say("zbmdc: a model from stdin needs `-o BUNDLE` or `--emit STAGE`\n");
         return Exit::Usage;
     }
+    if args.models.len() == 1 && !args.rates.is_empty() {
+        say(
+            "zbmdc: --rate is for one of several models: a model alone runs as fast as its sources\n",
+        );
+        return Exit::Usage;
+    }
     if args.models.len() > 1 && args.models.iter().any(|path| is_stdin(path)) {
         say("zbmdc: models that are merged come from files, none from stdin\n");
         return Exit::Usage;

@@ -14,6 +14,7 @@ use crate::io::pump::SharedFile;
 use crate::io::{FileError, FileKind, is_standard};
 use zbmd_executor::report::{Outcome, Report, TraceReport};
 use zbmd_executor::{Engine, RunError};
+use zbmd_ir::merged_models;
 
 /// A run that has ended.
 pub(super) struct Ending {
@@ -157,7 +158,7 @@ pub(super) struct WrittenFiles<'a> {
 
 impl WrittenFiles<'_> {
     /// For each sink, the tokens up to the last committed border, after so many iterations. Where a run is stuck it leaves
-    /// no count; iterations are one only without modes, in which they have several numbers of tokens.
+    /// no count; iterations are one only without modes, in which they have several numbers of tokens, and of one model.
     fn committed_tokens(
         &self,
         engine: &Engine,
@@ -172,7 +173,8 @@ impl WrittenFiles<'_> {
                     .collect(),
             );
         }
-        if engine.mode_names().len() > 1 {
+        let is_merged = !merged_models(&engine.program().graph).is_empty();
+        if engine.mode_names().len() > 1 || is_merged {
             return None;
         }
         let iterations_in_files = iterations.saturating_sub(self.origin.iterations);

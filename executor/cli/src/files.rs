@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc;
 
-use zbmd_ir::{Actor, Program, Value};
+use zbmd_ir::{Actor, MODEL, Program, Value};
 
 use super::args::Args;
 use super::deadlines::Deadlines;
@@ -104,7 +104,14 @@ impl Files {
                     source: error,
                 };
                 let consumed_tokens = checkpoint.state.consumed[index].1 - origin.consumed[index];
-                crate::io::skip(&mut *source_file, token, consumed_tokens).map_err(failed)?;
+                match actor.params.contains_key(MODEL) {
+                    // A model that had ended went on with zeros.
+                    true => {
+                        crate::io::skip_up_to(&mut *source_file, token, consumed_tokens).map(drop)
+                    }
+                    false => crate::io::skip(&mut *source_file, token, consumed_tokens),
+                }
+                .map_err(failed)?;
             }
             opened_sources.push((actor.name.clone(), path.clone(), source_file));
         }
@@ -310,7 +317,7 @@ pub(super) fn start_pumps(
 ) -> Result<Vec<OpenSink>, CliError> {
     let no_thread = |error| CliError::Engine(EngineError::Thread(error));
     let stopper = session.stopper();
-    let is_realtime = session.is_realtime();
+    let pump_role = session.pump_role();
 
     let mut open_sinks = Vec::with_capacity(sinks.len());
     for (name, path, file) in sinks {
@@ -334,7 +341,7 @@ pub(super) fn start_pumps(
         let shared_file = file.clone();
         let run_stopper = stopper.clone();
         // Only a disk is always waited for; a device or a pipe may have a reader that stalls.
-        pump::spawn(name, ends.clone(), is_realtime, move || {
+        pump::spawn(name, ends.clone(), pump_role, move || {
             match shared_file.kind() {
                 FileKind::Regular => pump::drain(&stream_name, &sink_path, sink, &shared_file),
                 FileKind::Device | FileKind::Stream => relay::drain(
@@ -343,7 +350,7 @@ pub(super) fn start_pumps(
                     sink,
                     &shared_file,
                     &run_stopper,
-                    is_realtime,
+                    pump_role,
                 ),
             }
         })
@@ -355,7 +362,7 @@ pub(super) fn start_pumps(
             continue;
         };
         let stream_name = name.clone();
-        pump::spawn(&name, ends.clone(), is_realtime, move || {
+        pump::spawn(&name, ends.clone(), pump_role, move || {
             pump::fill(&stream_name, &path, file, source)
         })
         .map_err(no_thread)?;

@@ -284,15 +284,23 @@ pub(crate) fn read_whole(path: &Path, max_bytes: u64) -> Result<Vec<u8>, FileErr
     Ok(bytes)
 }
 
+/// Skips the first `tokens` tokens of a source, or as many as it has; how many.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn skip_up_to(from: &mut dyn Read, token: &TokenType, tokens: u64) -> io::Result<u64> {
+    let bytes = tokens.saturating_mul(token.bytes());
+    let skipped = io::copy(&mut from.take(bytes), &mut io::sink())?;
+    Ok(skipped / token.bytes())
+}
+
 /// Skips the first `tokens` tokens of a source.
 ///
 /// # Errors
 /// What the system says, or a source that has fewer.
 pub(crate) fn skip(from: &mut dyn Read, token: &TokenType, tokens: u64) -> io::Result<()> {
-    let bytes = tokens.saturating_mul(token.bytes());
-    let skipped = io::copy(&mut from.take(bytes), &mut io::sink())?;
-    if skipped < bytes {
-        let found = skipped / token.bytes();
+    let found = skip_up_to(from, token, tokens)?;
+    if found < tokens {
         let text = format!("has {found} tokens, {tokens} were taken before the checkpoint");
         return Err(io::Error::other(text));
     }
