@@ -19,5 +19,7 @@ pub const GAVE_UP: u8 = 7;
 pub const BUG: u8 = 70;
 /// There is no such run to watch, or it is dead.
 pub const NO_RUN: u8 = 8;
+/// What else runs leaves too little of the machine for the share that a run is to be held to.
+pub const NO_ROOM: u8 = 9;
 /// Interrupted; everything up to the last whole block was written.
 pub const INTERRUPTED: u8 = 130;

@@ -54,9 +54,10 @@ pub use run::parameters::{ParameterHandle, ParameterValue, When};
 pub use run::probe::{Probe, ProbeChannel, ProbeHandle, ProbedBlock, SlotTime};
 #[cfg(target_os = "linux")]
 pub use run::process::serve_if_worker;
+pub use run::pump_role::PumpRole;
 pub use run::session::{Session, SwapError};
 #[cfg(target_os = "linux")]
-pub use share::{CpuReservation, DeviceShare};
+pub use share::ThreadShare;
 pub use transport::arena::{OutOfMemory, Scarce};
 pub use transport::stream::{SinkHandle, SourceHandle, StreamError};
 /// Parts that the workspace's simulation and benches drive by themselves.

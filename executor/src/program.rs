@@ -6,8 +6,8 @@ use std::sync::Arc;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::verify::{Verified, VerifiedModes};
 use zbmd_ir::{
-    ActorId, Calendar, DeviceId, Entry, MergedModel, ModeDecision, Plan, PlanId, PortChannels,
-    Program, Role, TiVec, merged_models,
+    ActorId, DeviceId, Entry, MergedModel, ModeDecision, Plan, PlanId, PortChannels, Program, Role,
+    TiVec, merged_models,
 };
 use zbmd_op::Registry;
 
@@ -339,14 +339,6 @@ pub(crate) fn planned_ns(entry: &Entry) -> u64 {
         Entry::Slot(slot) => slot.duration_ns,
         Entry::Loop { count, body } => planned_sum_ns(body).saturating_mul(*count),
     }
-}
-
-/// How long all slots of a period are planned to take together.
-pub(crate) fn planned_calendar_ns(calendar: &Calendar) -> u64 {
-    let lanes = calendar.lanes.iter();
-    lanes
-        .map(|lane| planned_sum_ns(&lane.entries))
-        .fold(0, u64::saturating_add)
 }
 
 fn planned_sum_ns(entries: &[Entry]) -> u64 {

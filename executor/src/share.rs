@@ -8,67 +8,20 @@
 
 use std::io;
 use std::sync::{Mutex, mpsc};
+use std::time::Duration;
 
+use zbmd_ir::CpuReservation;
 use zbmd_ir::response::block_release_ns;
-use zbmd_ir::{Calendar, Graph, Plan};
 
-use crate::program::{Engine, LoadedProgram, planned_calendar_ns};
+use crate::program::{Engine, LoadedProgram};
 
-/// What is asked for beyond the planned time, in parts of it: plans are predictions.
-const HEADROOM: f64 = 0.05;
-/// Periods that the system takes are between a tenth of a millisecond and four seconds; shorter ones cost switches.
-const MIN_PERIOD_NS: f64 = 1e6;
-const MAX_PERIOD_NS: f64 = 1e9;
-
-/// What a worker is held to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CpuReservation {
-    /// Time of a core…
-    pub runtime_ns: u64,
-    /// …in each period of this length.
-    pub period_ns: u64,
-}
-
-impl CpuReservation {
-    /// What a calendar needs in its plan; `None` where no stream says how fast the program is to be.
-    pub(crate) fn of(graph: &Graph, plan: &Plan, calendar: &Calendar) -> Option<Self> {
-        let release_ns = block_release_ns(graph, plan)?;
-        let share = planned_calendar_ns(calendar) as f64 * (1.0 + HEADROOM) / release_ns;
-        let period_ns = match release_ns {
-            // As many blocks as fit, so that a reservation holds whole ones.
-            short if short < MIN_PERIOD_NS => short * (MIN_PERIOD_NS / short).ceil(),
-            long => long.min(MAX_PERIOD_NS),
-        };
-        Some(Self {
-            runtime_ns: (share.min(1.0) * period_ns) as u64,
-            period_ns: period_ns as u64,
-        })
-    }
-
-    /// Part of a core.
-    pub fn share(&self) -> f64 {
-        self.runtime_ns as f64 / self.period_ns.max(1) as f64
-    }
-}
-
-impl std::fmt::Display for CpuReservation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let millis = |ns: u64| ns as f64 / 1e6;
-        write!(
-            f,
-            "{:.3} ms of a core in each {:.3} ms ({:.1} %)",
-            millis(self.runtime_ns),
-            millis(self.period_ns),
-            100.0 * self.share()
-        )
-    }
-}
-
-/// What a device's worker is to be held to, and whether the system promises it.
+/// What a thread of a run is to be held to, and whether the system promises it.
 #[derive(Debug)]
-pub struct DeviceShare {
-    /// The device.
-    pub device: String,
+pub struct ThreadShare {
+    /// The device that the thread is a worker of, or the source or sink whose tokens it moves.
+    pub name: String,
+    /// Whether it is a worker.
+    pub is_worker: bool,
     /// What is asked for.
     pub reservation: CpuReservation,
     /// What the system says to all of them together.
@@ -76,10 +29,11 @@ pub struct DeviceShare {
 }
 
 impl Engine {
-    /// What the program's CPU devices take of a machine in its plan without losses, with a twentieth more than planned, and
-    /// whether the system promises all of it now. Nothing is taken yet: workers of a run with
-    /// [`RunOptions::hold_share`](crate::RunOptions::hold_share) ask again. `None` where no stream has a sample rate.
-    pub fn shares(&self) -> Option<Vec<DeviceShare>> {
+    /// What the program's CPU devices take of a machine in its plan without losses, with a fiftieth more than planned, what
+    /// the threads take that move its tokens, and whether the system promises all of it now. Nothing is taken yet: threads
+    /// of a run with [`RunOptions::hold_share`](crate::RunOptions::hold_share) ask again. `None` where no stream has a sample
+    /// rate.
+    pub fn shares(&self) -> Option<Vec<ThreadShare>> {
         let reservations = reservations(&self.loaded)?;
         // What one was promised is kept until all have asked.
         let gate = Mutex::new(());
@@ -94,17 +48,20 @@ impl Engine {
                 });
                 thread.map(|_| answered)
             };
-            let asked = reservations.into_iter().map(|(device, reservation)| {
-                let promised = ask(reservation).and_then(|answered| {
-                    let lost = |_| io::Error::other("the thread that asked has panicked");
-                    answered.recv().map_err(lost).and_then(|answer| answer)
+            let asked = reservations
+                .into_iter()
+                .map(|(name, is_worker, reservation)| {
+                    let promised = ask(reservation).and_then(|answered| {
+                        let lost = |_| io::Error::other("the thread that asked has panicked");
+                        answered.recv().map_err(lost).and_then(|answer| answer)
+                    });
+                    ThreadShare {
+                        name,
+                        is_worker,
+                        reservation,
+                        promised,
+                    }
                 });
-                DeviceShare {
-                    device,
-                    reservation,
-                    promised,
-                }
-            });
             let shares = asked.collect();
             drop(all_asked);
             shares
@@ -113,16 +70,29 @@ impl Engine {
     }
 }
 
-fn reservations(loaded: &LoadedProgram) -> Option<Vec<(String, CpuReservation)>> {
+/// For each worker of a CPU device and each stream: its name, whether it is a worker, and what it needs.
+fn reservations(loaded: &LoadedProgram) -> Option<Vec<(String, bool, CpuReservation)>> {
     let program = &loaded.program;
     let plan = &program.plans[loaded.main];
-    let calendars = plan.calendars.iter();
-    let on_cpus = calendars.filter(|calendar| !loaded.is_gpu(calendar.device));
-    let reservations = on_cpus.map(|calendar| {
-        let device = program.machine.devices[calendar.device].name.clone();
-        Some((device, CpuReservation::of(&program.graph, plan, calendar)?))
-    });
-    reservations.collect()
+    let mut reservations = Vec::new();
+    for calendar in &plan.calendars {
+        if !loaded.is_gpu(calendar.device) {
+            let device = program.machine.devices[calendar.device].name.clone();
+            let reservation = CpuReservation::of_calendar(&program.graph, plan, calendar)?;
+            reservations.push((device, true, reservation));
+        }
+    }
+    let of_stream = stream_reservation(loaded)?;
+    let streams = program.graph.sources().chain(program.graph.sinks());
+    reservations.extend(streams.map(|(_, actor)| (actor.name.clone(), false, of_stream)));
+    Some(reservations)
+}
+
+/// What a thread needs that moves the tokens of one of the program's streams; `None` where none has a sample rate.
+pub(crate) fn stream_reservation(loaded: &LoadedProgram) -> Option<CpuReservation> {
+    let plan = &loaded.program.plans[loaded.main];
+    let release_ns = block_release_ns(&loaded.program.graph, plan)?;
+    Some(CpuReservation::of_stream(release_ns))
 }
 
 /// `struct sched_attr` of sched_setattr(2), as long as its first version.
@@ -140,7 +110,34 @@ struct SchedulingAttributes {
 
 /// Threads that this one starts are ordinary ones: they have no share of their own.
 const RESET_ON_FORK: u64 = 1;
+/// A thread that takes longer than it said goes on in what is promised to others and not used at the time, and does not
+/// wait for its next period where there is any.
+const RECLAIM: u64 = 2;
 const SCHED_DEADLINE: u32 = 6;
+
+/// What a thread was promised is given back only when its period is over, also if it has ended: those that asked before the
+/// run began, or a run that was here before. For so many periods of its own a thread asks again, but no longer than this.
+const PATIENT_PERIODS: u64 = 3;
+const MAX_PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE_PAUSE: Duration = Duration::from_millis(1);
+
+/// [`enter`], for a thread that stays: where more is promised than there is, it waits for what is given back.
+///
+/// # Errors
+/// As [`enter`].
+pub(crate) fn enter_to_stay(reservation: CpuReservation) -> io::Result<()> {
+    let patience = Duration::from_nanos(PATIENT_PERIODS * reservation.period_ns).min(MAX_PATIENCE);
+    let mut waited = Duration::ZERO;
+    loop {
+        match enter(reservation) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && waited < patience => {
+                std::thread::sleep(PATIENCE_PAUSE);
+                waited += PATIENCE_PAUSE;
+            }
+            outcome => return outcome,
+        }
+    }
+}
 
 /// Holds the calling thread to a reservation, and promises it that.
 ///
@@ -150,7 +147,7 @@ pub(crate) fn enter(reservation: CpuReservation) -> io::Result<()> {
     let attributes = SchedulingAttributes {
         size: size_of::<SchedulingAttributes>() as u32,
         policy: SCHED_DEADLINE,
-        flags: RESET_ON_FORK,
+        flags: RESET_ON_FORK | RECLAIM,
         nice: 0,
         priority: 0,
         runtime_ns: reservation.runtime_ns,
@@ -163,51 +160,5 @@ pub(crate) fn enter(reservation: CpuReservation) -> io::Result<()> {
     match set {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use zbmd_ir::testing::programs;
-    use zbmd_ir::{PlanId, Value};
-
-    fn reservation(sample_rate: Option<f64>, busy_ns: u64) -> Option<CpuReservation> {
-        let mut program = programs::chain();
-        if let Some(rate) = sample_rate {
-            let source = program.graph.find("in").expect("there");
-            let params = &mut program.graph.actors[source].params;
-            params.insert("sample_rate".into(), Value::Float(rate));
-        }
-        let plan = &program.plans[PlanId(0)];
-        let mut calendar = plan.calendars[0].clone();
-        for lane in &mut calendar.lanes {
-            for entry in &mut lane.entries {
-                if let zbmd_ir::Entry::Slot(slot) = entry {
-                    slot.duration_ns = 0;
-                }
-            }
-        }
-        if let Some(zbmd_ir::Entry::Slot(slot)) = calendar.lanes[0].entries.first_mut() {
-            slot.duration_ns = busy_ns;
-        }
-        CpuReservation::of(&program.graph, plan, &calendar)
-    }
-
-    #[test]
-    fn a_reservation_has_a_twentieth_more_than_the_plan_and_no_short_periods() {
-        assert_eq!(reservation(None, 5), None);
-        let of = |rate, busy_ns| reservation(Some(rate), busy_ns).expect("a rate");
-        let slow = of(1.0, 100_000_000);
-        let share = slow.share();
-        assert!(
-            slow.period_ns <= 1_000_000_000 && share > 0.0 && share <= 1.0,
-            "{slow}"
-        );
-        let fast = of(1e6, 400);
-        assert!(fast.period_ns >= 1_000_000, "{fast}");
-        // More than all of a core cannot be had.
-        let too_much = of(1e6, 1_000_000_000);
-        assert_eq!(too_much.share(), 1.0);
     }
 }

@@ -97,6 +97,7 @@ mod nesting;
 mod parameter;
 mod plan;
 mod program;
+mod reservation;
 pub mod response;
 mod self_timed;
 #[cfg(any(test, feature = "snapshot"))]
@@ -125,4 +126,5 @@ pub use modes::*;
 pub use parameter::*;
 pub use plan::*;
 pub use program::*;
+pub use reservation::*;
 pub use token::*;

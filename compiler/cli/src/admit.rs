@@ -27,7 +27,7 @@ pub(crate) fn admit(args: &Admit, voice: Voice) -> Exit {
         Err(exit) => return exit,
     };
 
-    let exit = print(&admission.table());
+    let exit = print(&(admission.table() + "\n" + &admission.interference_line()));
     for line in admission.failure_lines() {
         say(&format!("zbmdc: {line}\n"));
     }

@@ -62,7 +62,7 @@ Examples:
   zbmdc compile detector.onnx --gpus --math tf32          rounds factors of products for tensor cores
   zbmdc compile classes.onnx --buckets 1,2,4              a mode for each size of a batch of samples
   zbmdc compile detect.ron --devices 4 --replicate 4      shares a heavy actor between devices
-  zbmdc compile agc.ron fm.ron --param agc.mu=0.02        one calendar for both: agc+fm.zbmd
+  zbmdc compile agc.ron fm.ron                            one calendar for both: agc+fm.zbmd
   zbmdc compile agc.ron --emit schedule                   prints the calendars, writes no bundle
   zbmdc compile - -o agc.zbmd < agc.ron                   reads the model from stdin")]
     Compile(Compile),

@@ -11,7 +11,10 @@ use std::sync::Arc;
 use zbmd_ir::response::block_release_ns;
 use zbmd_ir::text::{bytes, printable};
 use zbmd_ir::verify::{Verified, VerifiedModes};
-use zbmd_ir::{Device, DeviceId, LaneKind, Machine, Plan, PlanId, Program, walk};
+use zbmd_ir::{
+    CpuReservation, Device, DeviceId, LaneKind, Machine, Plan, PlanId, Program, interference_ns,
+    planned_calendar_ns, walk,
+};
 
 /// Something of which programs take shares. In the order in which it is listed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,6 +123,9 @@ pub struct Demand {
     pub name: String,
     /// Parts of time, or bytes.
     pub amounts: BTreeMap<Resource, f64>,
+    /// What its threads are promised of cores where it is held to its share, of the mode that takes most: workers of CPU
+    /// devices, then the threads of its streams.
+    pub reservations: Vec<CpuReservation>,
 }
 
 impl Demand {
@@ -134,13 +140,20 @@ impl Demand {
         machine: &Machine,
     ) -> Result<Self, DemandError> {
         let mut amounts = BTreeMap::new();
+        let mut reservations: Vec<CpuReservation> = Vec::new();
         for (mode, program) in modes.names().iter().zip(modes.programs()) {
             let mode = match modes.has_modes() {
                 true => format!("in mode {}, ", printable(mode)),
                 false => String::new(),
             };
-            let of_mode = mode_amounts(mode, program, iterations_per_s, machine)?;
-            for (resource, amount) in of_mode {
+            let of_mode = mode_demand(mode, program, iterations_per_s, machine)?;
+            let in_all = |reservations: &[CpuReservation]| -> f64 {
+                reservations.iter().map(CpuReservation::share).sum()
+            };
+            if in_all(&of_mode.reservations) > in_all(&reservations) {
+                reservations = of_mode.reservations;
+            }
+            for (resource, amount) in of_mode.amounts {
                 let most = amounts.entry(resource).or_insert(0.0_f64);
                 *most = most.max(amount);
             }
@@ -148,16 +161,23 @@ impl Demand {
         Ok(Self {
             name: name.to_owned(),
             amounts,
+            reservations,
         })
     }
 }
 
-fn mode_amounts(
+/// What one mode takes.
+struct ModeDemand {
+    amounts: BTreeMap<Resource, f64>,
+    reservations: Vec<CpuReservation>,
+}
+
+fn mode_demand(
     mode: String,
     program: &Arc<Verified<Program>>,
     iterations_per_s: Option<f64>,
     machine: &Machine,
-) -> Result<BTreeMap<Resource, f64>, DemandError> {
+) -> Result<ModeDemand, DemandError> {
     let plan = &program.plans[PlanId(0)];
     let release_ns = match (block_release_ns(&program.graph, plan), iterations_per_s) {
         (Some(release_ns), None) => release_ns,
@@ -174,10 +194,15 @@ fn mode_amounts(
     }
 
     let mut amounts = BTreeMap::new();
+    let mut reservations = Vec::new();
     for calendar in &plan.calendars {
         let device = &program.machine.devices[calendar.device];
         check_device(device, machine)?;
         let name = || device.name.clone();
+        if device.backend.is_cpu() {
+            let planned_ns = planned_calendar_ns(calendar) as f64;
+            reservations.push(CpuReservation::for_blocks(planned_ns, release_ns));
+        }
         let memory_bytes = calendar.arena_bytes.saturating_add(calendar.exchange_bytes);
         amounts.insert(Resource::Memory { device: name() }, memory_bytes as f64);
         for lane in &calendar.lanes {
@@ -192,7 +217,12 @@ fn mode_amounts(
         }
     }
     add_links(program, plan, release_ns, machine, &mut amounts)?;
-    Ok(amounts)
+    let streams = program.graph.sources().chain(program.graph.sinks());
+    reservations.extend(streams.map(|_| CpuReservation::of_stream(release_ns)));
+    Ok(ModeDemand {
+        amounts,
+        reservations,
+    })
 }
 
 fn busy_ns(entries: &[zbmd_ir::Entry]) -> u64 {
@@ -300,6 +330,9 @@ pub struct Admission {
     pub names: Vec<String>,
     /// What they take of each resource that one of them takes anything of.
     pub shares: Vec<Share>,
+    /// How much later than alone blocks of each program may come where all are held to their shares, in nanoseconds; `None`
+    /// where cores are too few to promise all of them.
+    pub interference_ns: Option<Vec<u64>>,
 }
 
 impl Admission {
@@ -324,8 +357,16 @@ impl Admission {
             resource: resource.clone(),
             amounts,
         });
+        let reservations = demands.iter().map(|demand| demand.reservations.clone());
+        let reservations: Vec<Vec<CpuReservation>> = reservations.collect();
+        let cpus = machine
+            .devices
+            .iter()
+            .filter(|device| device.backend.is_cpu());
+        let cores: usize = cpus.map(|device| device.cores.len().max(1)).sum();
         Self {
             shares: shares.collect(),
+            interference_ns: interference_ns(&reservations, cores),
             names: demands.iter().map(|demand| demand.name.clone()).collect(),
         }
     }
@@ -366,6 +407,22 @@ impl Admission {
             text.push('\n');
         }
         text
+    }
+
+    /// A line on how long blocks of each program wait for others, at most, where all are held to their shares.
+    pub fn interference_line(&self) -> String {
+        let Some(waits_ns) = &self.interference_ns else {
+            return "held to their shares (`zbmd-run --share`) they need more than all cores\n"
+                .to_owned();
+        };
+        let waits = self.names.iter().zip(waits_ns);
+        let waits = waits
+            .map(|(name, wait_ns)| format!("{} {:.3} ms", printable(name), *wait_ns as f64 / 1e6));
+        let waits: Vec<String> = waits.collect();
+        format!(
+            "held to their shares (`zbmd-run --share`), blocks come later than alone by at most: {}\n",
+            waits.join(", ")
+        )
     }
 
     /// A line for each resource of which there is too little: by how much, and who takes how much of it.
@@ -410,6 +467,7 @@ mod tests {
         let demands = demands.map(|(&(time, memory_bytes), name)| Demand {
             name: name.to_owned(),
             amounts: [(lane(), time), (memory(), memory_bytes)].into(),
+            reservations: vec![CpuReservation::for_blocks(time * 1e7, 1e7)],
         });
         let machine = Machine {
             devices: vec![Device {

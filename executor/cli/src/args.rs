@@ -108,9 +108,10 @@ pub(super) struct Args {
     /// where the system does not allow it.
     #[arg(long)]
     pub(super) realtime: bool,
-    /// Hold the run to its share of the machine: of each core, what the plan needs of it at the sample rates, and a twentieth more
+    /// Hold the run to its share of the machine: of each core, what the plan needs of it at the sample rates, and a fiftieth more
     /// (SCHED_DEADLINE), and for all of its threads a limit, in a control group of this name (`cpu.max` of cgroup v2).
-    /// What the system does not give is said, and the run goes on without it.
+    /// Refused, with exit code 9, where other runs of this user with shares leave too little. What the system does not
+    /// give is said, and the run goes on without it.
     #[cfg(target_os = "linux")]
     #[arg(long, value_name = "NAME", conflicts_with = "realtime", value_parser = share_name)]
     pub(super) share: Option<String>,
@@ -244,7 +245,7 @@ Files by extension: npy, wav, sigmf-meta, u8, s8, s16, s32, f32, cu8, cs8, cs16,
 bursts; bin and no extension are raw tokens.
 
 Exit codes: 0 done, 2 usage, 4 file error, 5 bundle or state refused, 6 fault at run time,
-7 gave up after too many losses, 70 our bug, 130 interrupted.";
+7 gave up after too many losses, 9 no room for its share, 70 our bug, 130 interrupted.";
 
 const TOP_HELP: &str = "\
 Examples:

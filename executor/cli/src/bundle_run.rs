@@ -289,9 +289,9 @@ struct Running<'a> {
     /// Kept until nothing runs any more: then whoever watches the pumps sees that no other will end.
     pump_ends: Sender<PumpEnd>,
     outputs: Outputs,
-    /// What limits all threads of the run.
+    /// What holds the run to its share.
     #[cfg(target_os = "linux")]
-    held_group: Option<share::HeldGroup>,
+    held_share: Option<share::HeldShare>,
 }
 
 impl<'a> Running<'a> {
@@ -318,7 +318,7 @@ impl<'a> Running<'a> {
             note_throttling();
         }
         #[cfg(target_os = "linux")]
-        let held_group = share::hold(args, engine)?;
+        let held_share = share::hold(args, engine)?;
         let mut session = engine.start(RunOptions {
             inputs: recorder.as_ref().map(ReadyRecorder::listener),
             #[cfg(all(feature = "hosts", target_os = "linux"))]
@@ -369,7 +369,7 @@ impl<'a> Running<'a> {
             pump_ends,
             outputs,
             #[cfg(target_os = "linux")]
-            held_group,
+            held_share,
         })
     }
 
@@ -387,7 +387,7 @@ impl<'a> Running<'a> {
             pump_ends,
             outputs,
             #[cfg(target_os = "linux")]
-            held_group,
+            held_share,
         } = self;
         // After the run's page, whose folder has the socket.
         #[cfg(target_os = "linux")]
@@ -400,7 +400,7 @@ impl<'a> Running<'a> {
         drop(pump_ends);
         let mut watched = watch.finish();
         #[cfg(target_os = "linux")]
-        drop(held_group);
+        drop(held_share);
         drop(servers);
         let edges = EdgeReports {
             deadlines: deadlines.finish(),

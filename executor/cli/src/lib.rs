@@ -36,6 +36,8 @@ mod replay;
 mod saved_state;
 #[cfg(target_os = "linux")]
 mod share;
+#[cfg(target_os = "linux")]
+mod share_register;
 mod startup;
 mod supervision;
 #[doc(hidden)]
@@ -90,6 +92,9 @@ enum CliError {
     Declaration { path: PathBuf, text: String },
     #[error("{}: {text}", path.display())]
     Refused { path: PathBuf, text: String },
+    #[cfg(target_os = "linux")]
+    #[error(transparent)]
+    Share(#[from] share_register::ShareRefused),
     #[error(transparent)]
     Web(#[from] WebError),
     #[error(transparent)]
@@ -122,6 +127,8 @@ impl CliError {
             | CliError::Refused { .. }
             | CliError::Folder(_)
             | CliError::Recording(_) => exit::REFUSED,
+            #[cfg(target_os = "linux")]
+            CliError::Share(_) => exit::NO_ROOM,
             CliError::Bundle { source, .. } => embed::open_error_class(source),
             CliError::Engine(error) => error.class(),
             CliError::Run(error) => error.class(),

@@ -24,7 +24,7 @@ use crate::io::pump::{self, PumpEnd};
 use crate::io::{FileError, Port, is_url, open_source};
 use zbmd_executor::inject::LateWake;
 use zbmd_executor::live::ReleaseProgress;
-use zbmd_executor::{EngineError, Session};
+use zbmd_executor::{EngineError, PumpRole, Session};
 
 /// What a source's flags are called: `--input gaps=flags:iq`.
 const FLAGS_PREFIX: &str = "flags:";
@@ -312,9 +312,9 @@ impl LiveStreams {
         events: Option<&EventLines>,
         recorder: Option<&ReadyRecorder>,
     ) -> Result<(), CliError> {
-        let is_realtime = session.is_realtime();
+        let pump_role = session.pump_role();
         for open in std::mem::take(&mut self.sinks) {
-            self.start_sink(open, is_realtime)?;
+            self.start_sink(open, pump_role)?;
         }
         for open in std::mem::take(&mut self.sources) {
             self.start_source(open, session, ends, events, recorder)?;
@@ -322,13 +322,13 @@ impl LiveStreams {
         Ok(())
     }
 
-    fn start_sink(&mut self, open: OpenSink, is_realtime: bool) -> Result<(), CliError> {
+    fn start_sink(&mut self, open: OpenSink, pump_role: PumpRole) -> Result<(), CliError> {
         let is_over = Arc::clone(&self.sinks_are_over);
         self.reports.push(open.report.clone());
         let running = self.running();
         let run = move || {
             // Without it nothing is read: the run sees that its sink's pipe is closed.
-            if Session::enter_pump_role(is_realtime).is_ok() {
+            if pump_role.enter().is_ok() {
                 open.sink.run(open.tokens, &is_over, &open.report);
             }
             drop(running);
@@ -388,7 +388,7 @@ impl LiveStreams {
                 },
             }
         };
-        pump::spawn(&open.stream, ends.clone(), session.is_realtime(), run).map_err(no_thread)
+        pump::spawn(&open.stream, ends.clone(), session.pump_role(), run).map_err(no_thread)
     }
 
     /// Waits until sinks have sent what they were given, or as much as their peers take; what all of them did.

@@ -3,9 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use zbmd_executor::{DeviceShare, Engine};
+use zbmd_executor::{Engine, ThreadShare};
 
 use crate::args::Args;
+use crate::share_register::{self, RegisteredShare, RunShare};
 use crate::{CliError, say};
 
 /// Where the system shows its control groups.
@@ -18,8 +19,8 @@ const LIMIT_PERIOD_US: u64 = 100_000;
 /// Says what the run is held to, and sets what holds for all of its threads; workers see to themselves.
 ///
 /// # Errors
-/// No stream has a sample rate: nothing says what its share is.
-pub(crate) fn hold(args: &Args, engine: &Engine) -> Result<Option<HeldGroup>, CliError> {
+/// No stream has a sample rate: nothing says what its share is. Or what else runs leaves no room for it.
+pub(crate) fn hold(args: &Args, engine: &Engine) -> Result<Option<HeldShare>, CliError> {
     let Some(name) = &args.share else {
         return Ok(None);
     };
@@ -35,33 +36,74 @@ pub(crate) fn hold(args: &Args, engine: &Engine) -> Result<Option<HeldGroup>, Cl
             say(format_args!("zbmd-run: share {name}: {line}"));
         }
     };
-    for share in &shares {
-        note(device_line(share));
-    }
     let in_all: f64 = shares.iter().map(|share| share.reservation.share()).sum();
+    let run = RunShare {
+        name: name.clone(),
+        cores: in_all,
+    };
+    let entry = match share_register::enter(run)? {
+        Ok(entry) => Some(entry),
+        Err(error) => {
+            note(format!("no other run is told of it: {error}"));
+            None
+        }
+    };
+
+    for line in thread_lines(&shares) {
+        note(line);
+    }
     let group = HeldGroup::enter(Path::new(GROUPS), &own_group(), name, in_all + SIDE_SHARE);
-    match group {
+    let group = match group {
         Ok(group) => {
             note(format!("all threads take at most {}", group.limit));
-            Ok(Some(group))
+            Some(group)
         }
         Err(error) => {
             note(format!("nothing limits all threads together: {error}"));
-            Ok(None)
+            None
         }
-    }
+    };
+    Ok(Some(HeldShare {
+        _group: group,
+        _entry: entry,
+    }))
 }
 
-fn device_line(share: &DeviceShare) -> String {
-    let DeviceShare {
-        device,
-        reservation,
-        promised,
-    } = share;
-    match promised {
-        Ok(()) => format!("{device} has {reservation}, promised by the system"),
+/// What holds as long as the run lasts.
+#[derive(Debug)]
+pub(crate) struct HeldShare {
+    _group: Option<HeldGroup>,
+    _entry: Option<RegisteredShare>,
+}
+
+/// A line for each worker, and one for all threads of streams, which are alike; another where they are not given the
+/// same.
+fn thread_lines(shares: &[ThreadShare]) -> Vec<String> {
+    let (workers, streams): (Vec<_>, Vec<_>) = shares.iter().partition(|share| share.is_worker);
+    let mut lines: Vec<String> = workers
+        .iter()
+        .map(|share| thread_line(&share.name, share))
+        .collect();
+    for is_promised in [true, false] {
+        let mut alike = streams
+            .iter()
+            .filter(|share| share.promised.is_ok() == is_promised);
+        if let Some(first) = alike.next() {
+            let names = alike.fold(first.name.clone(), |names, share| {
+                names + ", " + &share.name
+            });
+            lines.push(thread_line(&format!("each thread of {names}"), first));
+        }
+    }
+    lines
+}
+
+fn thread_line(who: &str, share: &ThreadShare) -> String {
+    let reservation = share.reservation;
+    match &share.promised {
+        Ok(()) => format!("{who} has {reservation}, promised by the system"),
         Err(error) => {
-            format!("{device} needs {reservation}, which the system does not promise: {error}")
+            format!("{who} needs {reservation}, which the system does not promise: {error}")
         }
     }
 }

@@ -25,6 +25,7 @@ pub(crate) mod process;
 #[cfg(target_os = "linux")]
 mod process_pool;
 mod progress;
+pub(crate) mod pump_role;
 mod queues;
 mod run_report;
 mod run_thread;

@@ -12,6 +12,7 @@ use super::epochs::EpochManager;
 use super::modes::ModeHandle;
 use super::parameters::{self, ParameterHandle};
 use super::probe::ProbeHandle;
+use super::pump_role::PumpRole;
 use super::queues::{min_source_capacity, source_queues};
 use super::run_thread::{RunResult, RunThread};
 use super::whole_run::run_to_end;
@@ -46,7 +47,7 @@ pub struct Session {
     loaded: Arc<LoadedProgram>,
     modes: Arc<LoadedModes>,
     is_supervised: bool,
-    is_realtime: bool,
+    pump_role: PumpRole,
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     has_hosts: bool,
 }
@@ -157,6 +158,7 @@ impl Session {
 
         let is_supervised = options.supervised.is_some();
         let is_realtime = options.realtime;
+        let pump_role = PumpRole::of(&options, loaded);
         #[cfg(all(feature = "hosts", target_os = "linux"))]
         let has_hosts = options.hosts.is_some();
         let (send_result, result_receiver) = mpsc::channel::<RunResult>();
@@ -198,7 +200,7 @@ impl Session {
             loaded: Arc::clone(loaded),
             modes: Arc::clone(modes),
             is_supervised,
-            is_realtime,
+            pump_role,
             #[cfg(all(feature = "hosts", target_os = "linux"))]
             has_hosts,
         })
@@ -254,28 +256,15 @@ impl Session {
         }
     }
 
-    /// Whether the run's threads have real-time priorities: those that feed and drain it should too.
-    pub fn is_realtime(&self) -> bool {
-        self.is_realtime
-    }
-
-    /// Gives the calling thread the priority of those that feed and drain a run; none if it is not a real-time run.
-    ///
-    /// # Errors
-    /// What the system says. The run has made sure that it will be given.
-    pub fn enter_pump_role(is_realtime: bool) -> std::io::Result<()> {
-        #[cfg(target_os = "linux")]
-        if is_realtime {
-            return crate::realtime::enter(crate::realtime::ThreadRole::Pump);
-        }
-        let _ = is_realtime;
-        Ok(())
+    /// How the threads that feed and drain the run are to be scheduled, one for each stream.
+    pub fn pump_role(&self) -> PumpRole {
+        self.pump_role
     }
 
     /// Gives the calling thread the priority of those that look at what pumps count; none if it is not a real-time run.
     ///
     /// # Errors
-    /// As [`Self::enter_pump_role`].
+    /// What the system says. The run has made sure that it will be given.
     pub fn enter_observer_role(is_realtime: bool) -> std::io::Result<()> {
         #[cfg(target_os = "linux")]
         if is_realtime {

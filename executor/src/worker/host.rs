@@ -159,6 +159,10 @@ fn source_ends(loaded: &LoadedProgram, job: &WorkerJob, sources: &[ActorId]) -> 
 
 fn sink_ends(loaded: &LoadedProgram, job: &WorkerJob, sinks: &[ActorId]) -> Vec<SinkEnd> {
     let WorkerJob { spec, epoch, .. } = job;
+    // On a host without streams their queues are not those of sources.
+    if sinks.is_empty() {
+        return Vec::new();
+    }
     let model_sources =
         loaded.model_sources(&job.session_memory.sources, &spec.bases, spec.pads_models);
     let graph = &loaded.program.graph;
@@ -405,10 +409,10 @@ impl PreparedWorker {
 /// Holds the calling thread to what a calendar needs; what came of that.
 #[cfg(target_os = "linux")]
 fn held_share(graph: &Graph, plan: &Plan, calendar: &Calendar) -> String {
-    let Some(reservation) = crate::share::CpuReservation::of(graph, plan, calendar) else {
+    let Some(reservation) = zbmd_ir::CpuReservation::of_calendar(graph, plan, calendar) else {
         return "no share: no stream has a sample rate".to_owned();
     };
-    match crate::share::enter(reservation) {
+    match crate::share::enter_to_stay(reservation) {
         Ok(()) => format!("share: {reservation}"),
         Err(error) => format!("no share: the system does not promise {reservation}: {error}"),
     }

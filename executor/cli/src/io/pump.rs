@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::block_gate::BlockGate;
 use super::{FileError, FileKind, Position, PreparedSink, SinkFile, is_standard};
-use zbmd_executor::{Session, SinkHandle, SourceHandle, StreamError};
+use zbmd_executor::{PumpRole, SinkHandle, SourceHandle, StreamError};
 
 /// Bytes moved at a time, or one token where that is more.
 const PIECE_BYTES: usize = 64 << 10;
@@ -388,13 +388,13 @@ pub(super) fn write_piece(
 pub(crate) fn spawn(
     name: &str,
     ends: Sender<PumpEnd>,
-    is_realtime: bool,
+    pump_role: PumpRole,
     pump: impl FnOnce() -> PumpEnd + Send + 'static,
 ) -> io::Result<()> {
     let thread_name = format!("zbmd file {name}");
     let path = Path::new(&thread_name).to_owned();
     let run = move || {
-        if let Err(source) = Session::enter_pump_role(is_realtime) {
+        if let Err(source) = pump_role.enter() {
             let error = FileError::Io { path, source };
             drop(ends.send(PumpEnd::SourceFailed {
                 error,

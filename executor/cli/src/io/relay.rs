@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::FileError;
 use super::pump::{PumpEnd, SharedFile, WatchedSink, piece, write_piece};
-use zbmd_executor::{Session, Stopper};
+use zbmd_executor::{PumpRole, Stopper};
 
 /// Pieces that wait for the writer while the run goes on.
 const QUEUE_LENGTH: usize = 2;
@@ -120,7 +120,7 @@ pub(crate) fn drain(
     mut sink: WatchedSink,
     to: &SharedFile,
     stopper: &Stopper,
-    is_realtime: bool,
+    pump_role: PumpRole,
 ) -> PumpEnd {
     let token_bytes = sink.token_bytes();
     let relay = Arc::new(Relay::default());
@@ -132,7 +132,7 @@ pub(crate) fn drain(
     let spawn_result = std::thread::Builder::new()
         .name(format!("zbmd pipe {stream}"))
         .spawn(move || {
-            let end = match Session::enter_pump_role(is_realtime) {
+            let end = match pump_role.without_share().enter() {
                 Ok(()) => {
                     writer_relay.write_all(&writer_stream, &writer_path, token_bytes, &writer_file)
                 }

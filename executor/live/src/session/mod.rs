@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use zbmd_executor::{Engine, Session};
+use zbmd_executor::{Engine, PumpRole, Session};
 use zbmd_ir::{Actor, Role, TokenType};
 
 pub use self::error::ConnectError;
@@ -139,7 +139,7 @@ impl LiveStreams {
         let run = move || {
             feeder.run(&|| stopper.is_stopping() || is_over.load(Ordering::Acquire));
         };
-        self.spawn(name, session.is_realtime(), run)?;
+        self.spawn(name, session.pump_role(), run)?;
         self.mark_connected(name, text, report);
         self.has_live_source |= !matches!(url.endpoint, Endpoint::Recording(_));
         Ok(())
@@ -177,15 +177,15 @@ impl LiveStreams {
 
         let report = SharedReport::new(name, text, true);
         let sink_report = report.clone();
-        let is_realtime = session.is_realtime();
+        let pump_role = session.pump_role();
         // The sink ends after its pump, which may have tokens of the run that the sink has not seen.
         let pump_has_ended = Arc::new(AtomicBool::new(false));
         let sink_is_over = Arc::clone(&pump_has_ended);
-        self.spawn(name, is_realtime, move || {
+        self.spawn(name, pump_role.without_share(), move || {
             sink.run(reader, &sink_is_over, &sink_report)
         })?;
         let pump_is_over = Arc::clone(&self.sinks_are_over);
-        self.spawn(name, is_realtime, move || {
+        self.spawn(name, pump_role, move || {
             pump::drain(handle, &writer, &pump_is_over);
             pump_has_ended.store(true, Ordering::Release);
         })?;
@@ -257,12 +257,12 @@ impl LiveStreams {
     fn spawn(
         &mut self,
         name: &str,
-        is_realtime: bool,
+        pump_role: PumpRole,
         run: impl FnOnce() + Send + 'static,
     ) -> Result<(), ConnectError> {
         let begin = move || {
             // Without its priority it does nothing: the run sees that its stream has ended.
-            if Session::enter_pump_role(is_realtime).is_ok() {
+            if pump_role.enter().is_ok() {
                 run();
             }
         };

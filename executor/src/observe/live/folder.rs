@@ -77,17 +77,25 @@ pub(super) fn path_of(pid: u32) -> io::Result<PathBuf> {
     Ok(path_in(&folder()?, pid))
 }
 
+/// The folder in which runs of this user leave word of themselves for each other; made if it is not there.
+///
+/// # Errors
+/// What the system says, or as [`folder`].
+pub fn runtime_folder() -> io::Result<PathBuf> {
+    let path = folder()?;
+    match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        // Whoever made it meanwhile is found out.
+        _ => folder(),
+    }
+}
+
 /// Makes the page of a process and locks it. Pages that were left behind are removed.
 ///
 /// # Errors
 /// What the system says.
 pub(super) fn create(pid: u32) -> io::Result<(File, PathBuf)> {
-    let folder = folder()?;
-    match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-        // Whoever made it meanwhile is found out.
-        _ => drop(self::folder()?),
-    }
+    let folder = runtime_folder()?;
     remove_left_behind();
 
     let page_path = path_in(&folder, pid);

@@ -13,7 +13,7 @@ pub(crate) mod page;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::folder::control_path_of;
+pub use self::folder::{control_path_of, runtime_folder};
 pub use self::page::{Live, Page, PageError, read, running};
 
 /// A run as it is now.

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use zbmd_ir::trace::{MAX_TICKS, PERIOD, WHOLE, parts};
-use zbmd_ir::{Action, Calendar, Entry, Program};
+use zbmd_ir::{Action, Calendar, Entry, Program, planned_calendar_ns};
 
 use crate::observe::report::ProfileReport;
-use crate::program::planned_calendar_ns;
 
 /// Calls of one actor on one kind of slot.
 struct Calls {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use zbmd_devices::gpu::{Fault, FaultKind, Replay};
 use zbmd_hal::{Exchange, HostRegion, Transport};
-use zbmd_ir::{Calendar, DeviceId, Plan, Program, State};
+use zbmd_ir::{Calendar, DeviceId, Plan, Program, State, planned_calendar_ns};
 
 use self::device::LentDevice;
 pub(crate) use self::device::OpenGpus;
@@ -30,7 +30,7 @@ use super::thread::thread_number;
 use crate::fault::{DeviceFault, StepStop};
 use crate::observe::measure::SlotSample;
 use crate::observe::report::{GateReport, SlotReport, WaitReport, WorkerReport};
-use crate::program::{LoadedProgram, planned_calendar_ns};
+use crate::program::LoadedProgram;
 use crate::transport::admission::AdmissionGate;
 use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::primitive::Ordering;
