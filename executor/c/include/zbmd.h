@@ -2,11 +2,11 @@
 //
 // Made by cbindgen from the library's source: do not edit.
 //
-// Handles (zbmd_bundle, zbmd_session, zbmd_source, zbmd_sink) are looked up, never followed: a handle that is NULL,
+// Handles (zbmd_bundle, zbmd_session, zbmd_source, zbmd_sink, zbmd_probe) are looked up, never followed: a handle that is NULL,
 // closed or of another kind is an error, ZBMD_USAGE. What you open you close; every handle on its own, in any order.
 //
 // Threads: any handle may go from one thread to another. Bundles and sessions may be used by several threads at once.
-// A source or a sink serves one thread at a time: another one that comes meanwhile is told ZBMD_USAGE. Texts of
+// A source, a sink or a probe serves one thread at a time: another one that comes meanwhile is told ZBMD_USAGE. Texts of
 // errors belong to the thread that the error happened on.
 //
 // Memory: buffers and texts that you pass are yours, and need only last for the call. Nothing that you are given has
@@ -50,6 +50,9 @@ typedef enum zbmd_status {
 // A program that is ready to run, any number of times.
 typedef struct zbmd_bundle zbmd_bundle;
 
+// Looks at a channel of a session.
+typedef struct zbmd_probe zbmd_probe;
+
 // One run of a bundle.
 typedef struct zbmd_session zbmd_session;
 
@@ -71,6 +74,9 @@ typedef struct zbmd_compile_options {
     bool gpus;
     // Losses of devices to make plans for: `none`, `single`, `hosts` or `pairs`; NULL is `none`.
     const char *contingencies;
+    // What the model keeps between iterations comes from sources and goes to sinks, for whoever carries the states of
+    // many sequences.
+    bool sequences;
 } zbmd_compile_options;
 
 // How to run. Initialise it with `zbmd_run_options_init`, then change what you want.
@@ -136,6 +142,16 @@ typedef struct zbmd_parameter_value {
     // How many there are.
     size_t count;
 } zbmd_parameter_value;
+
+// A block of a channel.
+typedef struct zbmd_probed_block {
+    // The run's first iteration of the block.
+    uint64_t iteration;
+    // Iterations of the block.
+    uint64_t iterations;
+    // Bytes of its tokens.
+    size_t bytes;
+} zbmd_probed_block;
 
 #ifdef __cplusplus
 extern "C" {
@@ -324,6 +340,53 @@ enum zbmd_status zbmd_session_mode(const struct zbmd_session *session,
                                    char *text,
                                    size_t room,
                                    size_t *length);
+
+// The channels of a run that can be looked at now: a list in JSON with an object for each, `name` (the actor that writes
+// it, or `actor.port`), `token`, `token_bytes`, `block_tokens` and `block_iterations` of the present plan, `device` and
+// `sample_rate` (or null). `text`, `room` and `length` are those of `zbmd_session_report`.
+//
+// # Safety
+// `text` is null, or `room` bytes can be written there; `length` is null, or a `size_t` can be written there.
+enum zbmd_status zbmd_session_channels(const struct zbmd_session *session,
+                                       char *text,
+                                       size_t room,
+                                       size_t *length);
+
+// Begins to look at a channel of a run, by its name in `zbmd_session_channels`; the handle is written to `probe`. The run
+// is not stopped or waited for. One channel of a run can be looked at at a time, and a probe serves one thread at a time.
+//
+// - `ZBMD_OK`: the next block of it that begins is the first that `zbmd_probe_next` gives;
+// - `ZBMD_USAGE`: no such channel, or one that only a GPU has;
+// - `ZBMD_TIMEOUT`: somebody looks at a channel of this run: try again when that is over;
+// - `ZBMD_REFUSED`: its blocks are longer than what is copied, or the run is over several hosts;
+// - `ZBMD_ENDED`: the run has ended.
+//
+// # Safety
+// `channel` ends with a NUL; a `zbmd_probe *` can be written at `probe`.
+enum zbmd_status zbmd_session_probe(const struct zbmd_session *session,
+                                    const char *channel,
+                                    struct zbmd_probe **probe);
+
+// Copies the tokens of the next block of a channel to `tokens`, which has `room` bytes, and waits for it at most so many
+// microseconds: 0 not at all, less than 0 as long as it takes. What block it is, and its bytes, is written to `block`, if that
+// is not NULL. Blocks come in order; one that was copied while two others had not been taken is left out.
+//
+// - `ZBMD_OK`: the block is there;
+// - `ZBMD_TIMEOUT`: the time is over;
+// - `ZBMD_USAGE`: it has more bytes than `room`, as many as `block` says: it is given again;
+// - `ZBMD_ENDED`: the run has ended: no more will come.
+//
+// # Safety
+// `room` bytes can be written at `tokens`, and nobody else uses them meanwhile; `block` is null, or a
+// `zbmd_probed_block` can be written there.
+enum zbmd_status zbmd_probe_next(struct zbmd_probe *probe,
+                                 void *tokens,
+                                 size_t room,
+                                 int64_t timeout_us,
+                                 struct zbmd_probed_block *block);
+
+// Ends looking at a channel, and closes the handle.
+enum zbmd_status zbmd_probe_close(struct zbmd_probe *probe);
 
 // Feeds a source from a URL, such as `udp://0.0.0.0:5000?header=seq&rate=48000`; `zbmd-run --help` lists the schemes
 // and keys. With a `url` of NULL it is the one that the model names. The source's handle counts as taken from then on.
