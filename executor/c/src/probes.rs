@@ -19,6 +19,9 @@ use crate::status::{Failure, guard, zbmd_status};
 use crate::streams::limit;
 use zbmd_status::*;
 
+/// Longer than any run.
+const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+
 /// Looks at a channel of a session.
 pub struct zbmd_probe {
     _opaque: [u8; 0],
@@ -178,7 +181,7 @@ impl ProbeReader {
         if let Some(waiting) = self.waiting.take() {
             return Ok(Some(waiting));
         }
-        self.probe.next(limit.unwrap_or(Duration::MAX))
+        self.probe.next(limit.unwrap_or(FOR_EVER))
     }
 }
 

@@ -255,7 +255,7 @@ def test_a_channel_is_looked_at_while_tokens_pass(twice: zbmd.Bundle) -> None:
             block = None
             for start in range(0, 4_000_000, 4_000):
                 session.push("x", np.arange(start, start + 4_000, dtype=np.float32))
-                session.pull("y", 4_000)
+                session.pull("y", 4_000, timeout=0.001)
                 block = probe.next(timeout=0)
                 if block is not None:
                     break
@@ -268,6 +268,7 @@ def test_a_channel_is_looked_at_while_tokens_pass(twice: zbmd.Bundle) -> None:
             probe.next(timeout=0)
         with session.probe("x") as other:
             session.close("x")
+            session.close("y")
             session.join()
             while other.next() is not None:
                 pass
