@@ -35,6 +35,12 @@ pub enum EngineError {
         /// Bytes in the calendar.
         planned: u64,
     },
+    /// The council does not let the run conduct.
+    #[error("the council: {why}")]
+    Council {
+        /// Why, and what to do about it.
+        why: String,
+    },
     /// A state does not belong to this graph.
     #[error(
         "the state does not fit the model: channel {channel} has {found} bytes of tokens, the model needs {needed}"

@@ -37,12 +37,12 @@ pub use error::{CallError, EngineError, ModeError, ProbeError, RunError, SetErro
 pub use named_pipe::is_named_pipe;
 pub use observe::report::{Outcome, Report};
 pub use observe::{exposition, live, report};
-#[cfg(all(feature = "hosts", target_os = "linux"))]
-pub use options::Hosts;
 pub use options::{
     BorderState, InputListener, Isolation, Listener, RunOptions, ScheduledMode, StateListener,
     StateSubscription, Supervised,
 };
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+pub use options::{CouncilSeat, Hosts};
 pub use program::Engine;
 pub use run::caller::Caller;
 pub use run::control::Stopper;

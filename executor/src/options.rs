@@ -126,6 +126,26 @@ pub struct Hosts {
     pub credentials: zbmd_wire::connection::Credentials,
     /// A host that is silent for so long is lost. Five heartbeats are sent in that time, over UDP.
     pub lease: std::time::Duration,
+    /// Conduct only as the leader of this council.
+    pub council: Option<CouncilSeat>,
+}
+
+/// The seat of a process in a council: three or five voters that agree on who conducts a run, and on what is decided in it. The
+/// run is one of them, agents are the others.
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CouncilSeat {
+    /// Where the voters listen for each other, the same everywhere; voter 1 first.
+    pub voters: Vec<std::net::SocketAddr>,
+    /// Which of them this process is, from 1.
+    pub own: u64,
+    /// Those that could not conduct, from 1: agents. The same everywhere.
+    pub witnesses: Vec<u64>,
+    /// The voter's own folder, with its journal. It must be kept as long as the council is used: a voter that forgets its votes
+    /// can let two conductors be elected.
+    pub folder: PathBuf,
+    /// A conductor acts for so long after a majority has answered it. The same everywhere.
+    pub lease: std::time::Duration,
 }
 
 /// Where workers run.

@@ -171,6 +171,7 @@ mod linux {
                     protection: Protection::Tls(Tls::read(&self.files).expect("a certificate")),
                 },
                 lease: self.lease,
+                council: None,
             });
             options
         }

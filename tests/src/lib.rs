@@ -8,6 +8,8 @@ pub mod chain;
 pub mod child_run;
 pub mod chromium;
 pub mod council;
+#[cfg(target_os = "linux")]
+pub mod council_runs;
 pub mod cpu_time;
 pub mod csdf;
 pub mod data;

@@ -225,19 +225,20 @@ impl SmallConductor {
     fn conduct(&mut self) -> Option<()> {
         self.member.acts_until_ns()?;
         let (epoch, _) = self.decide(Decision::Epoch {
+            run: 1,
             conductor: self.own,
             hosts: [0].into(),
         })?;
         self.release(epoch, 0)?;
         // Whoever conducted before may not have come to it.
-        let last = self.member.decided().border.blocks;
+        let last = self.member.decided().border.iterations;
         if last > 0 {
             self.release(epoch, last)?;
         }
 
         for blocks in last + 1.. {
             let border = RunBorder {
-                blocks,
+                iterations: blocks,
                 checksum: blocks,
                 outputs: vec![blocks],
             };

@@ -152,6 +152,7 @@ mod linux {
                 protection: Protection::Loopback,
             },
             lease,
+            council: None,
         });
         options
     }

@@ -9,6 +9,7 @@ use zbmd_executor::{
 };
 
 use super::args::Args;
+use super::council::CouncilArgs;
 use super::{CliError, exit, say};
 use crate::io::FileError;
 
@@ -23,6 +24,8 @@ pub(super) struct Agent {
     token_file: PathBuf,
     #[command(flatten)]
     protection: ProtectionArgs,
+    #[command(flatten)]
+    council: CouncilArgs,
 }
 
 /// How connections between hosts are protected.
@@ -85,14 +88,22 @@ impl ProtectionArgs {
 
 /// The other hosts of a run, if the command line has some.
 pub(super) fn hosts(args: &Args) -> Result<Option<Hosts>, CliError> {
+    let council = args.council.seat()?;
     let Some(token_file) = args.token_file.as_ref().filter(|_| !args.hosts.is_empty()) else {
-        return Ok(None);
+        return match council {
+            Some(_) => Err(CliError::Usage(
+                "--council is for runs over several hosts: give each other host by --host"
+                    .to_owned(),
+            )),
+            None => Ok(None),
+        };
     };
     let mut addresses = args.hosts.iter().map(|(_, address)| *address);
     Ok(Some(Hosts {
         agents: args.hosts.clone(),
         credentials: args.protection.credentials(token_file, &mut addresses)?,
         lease: args.host_lease,
+        council,
     }))
 }
 
@@ -119,11 +130,11 @@ pub(super) fn serve(args: &Agent, registry: &Registry) -> Result<u8, CliError> {
             ));
         }
     };
-    serve_as_agent(registry, args.listen, &credentials, listener).map_err(|source| {
-        FileError::Io {
-            path: PathBuf::from(args.listen.to_string()),
-            source,
-        }
+    let seat = args.council.seat()?;
+    let served = serve_as_agent(registry, args.listen, &credentials, seat.as_ref(), listener);
+    served.map_err(|source| FileError::Io {
+        path: PathBuf::from(args.listen.to_string()),
+        source,
     })?;
     Ok(exit::OK)
 }

@@ -12,6 +12,8 @@ use zbmd_ir::response::LatePolicy;
 use super::agent::{Agent, ProtectionArgs};
 #[cfg(target_os = "linux")]
 use super::control::{Mode, ProbeArgs, Set};
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::council::CouncilArgs;
 use super::deadlines::LateAnswer;
 use super::replay::Replay;
 use super::top::Top;
@@ -179,6 +181,9 @@ pub(super) struct Args {
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[command(flatten)]
     pub(super) protection: ProtectionArgs,
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[command(flatten)]
+    pub(super) council: CouncilArgs,
     /// Say nothing but errors.
     #[arg(short, long)]
     pub(super) quiet: bool,

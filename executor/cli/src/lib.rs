@@ -21,6 +21,8 @@ mod checkpoints;
 mod console;
 #[cfg(target_os = "linux")]
 mod control;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+mod council;
 mod deadlines;
 mod ending;
 mod file_roles;

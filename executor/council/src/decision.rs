@@ -13,8 +13,8 @@ pub const MAX_DECISION_BYTES: usize = 1 << 16;
 /// A border of a run: a point to which it can go back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunBorder {
-    /// Blocks from the beginning of the run.
-    pub blocks: u64,
+    /// Iterations of the graph from the beginning of the run.
+    pub iterations: u64,
     /// Of the state that the run has there.
     pub checksum: u64,
     /// Tokens that each sink has got by then.
@@ -26,6 +26,8 @@ pub struct RunBorder {
 pub enum Decision {
     /// A new epoch, on these hosts, from the last border on. Its number is the index of the entry.
     Epoch {
+        /// Of which run. Another one than before has no border yet, and nobody holds a state of it.
+        run: u128,
         /// Who conducts it.
         conductor: VoterId,
         /// The hosts that take part, by their number in the bundle's machine.
@@ -113,6 +115,8 @@ pub enum Effect {
 pub struct Decided {
     /// The last entry that is in it.
     pub index: u64,
+    /// The run that the epoch is of.
+    pub run: u128,
     /// The epoch; 0 before the first.
     pub epoch: u64,
     /// The term in which it was opened.
@@ -134,7 +138,16 @@ impl Decided {
     pub fn apply(&mut self, entry: &LogEntry) -> Effect {
         self.index = entry.index;
         match Decision::decode(&entry.data) {
-            Ok(Decision::Epoch { conductor, hosts }) => {
+            Ok(Decision::Epoch {
+                run,
+                conductor,
+                hosts,
+            }) => {
+                if run != self.run {
+                    self.run = run;
+                    self.holders.clear();
+                    (self.border, self.border_epoch) = (RunBorder::default(), 0);
+                }
                 self.epoch = entry.index;
                 self.term = entry.term;
                 self.conductor = Some(conductor);
@@ -149,7 +162,7 @@ impl Decided {
     }
 
     fn advance_border(&mut self, epoch: u64, border: RunBorder) -> Effect {
-        let is_later = border.blocks > self.border.blocks;
+        let is_later = border.iterations > self.border.iterations;
         if epoch != self.epoch || !is_later {
             return Effect::Void;
         }
@@ -197,17 +210,22 @@ mod tests {
     }
 
     fn epoch() -> Decision {
+        epoch_of(7)
+    }
+
+    fn epoch_of(run: u128) -> Decision {
         Decision::Epoch {
+            run,
             conductor: VoterId(1),
             hosts: [0, 1].into(),
         }
     }
 
-    fn border(epoch: u64, blocks: u64) -> Decision {
+    fn border(epoch: u64, iterations: u64) -> Decision {
         let border = RunBorder {
-            blocks,
-            checksum: blocks * 7,
-            outputs: vec![blocks],
+            iterations,
+            checksum: iterations * 7,
+            outputs: vec![iterations],
         };
         Decision::Border { epoch, border }
     }
@@ -222,11 +240,27 @@ mod tests {
 
         // The first conductor has proposed this before it knew.
         assert_eq!(decided.apply(&entry(5, 2, &border(2, 16))), Effect::Void);
-        assert_eq!(decided.border.blocks, 8);
+        assert_eq!(decided.border.iterations, 8);
         assert_eq!(decided.apply(&entry(6, 2, &border(4, 12))), Effect::Taken);
         // Borders do not go back.
         assert_eq!(decided.apply(&entry(7, 2, &border(4, 12))), Effect::Void);
-        assert_eq!((decided.border.blocks, decided.index), (12, 7));
+        assert_eq!((decided.border.iterations, decided.index), (12, 7));
+    }
+
+    #[test]
+    fn another_run_begins_without_a_border() {
+        let mut decided = Decided::default();
+        decided.apply(&entry(1, 1, &epoch_of(7)));
+        decided.apply(&entry(2, 1, &Decision::Join { holder: VoterId(2) }));
+        decided.apply(&entry(3, 1, &border(1, 5)));
+        // The same run goes on.
+        decided.apply(&entry(4, 2, &epoch_of(7)));
+        assert_eq!((decided.border.iterations, decided.holders.len()), (5, 1));
+
+        decided.apply(&entry(5, 2, &epoch_of(8)));
+        assert_eq!((decided.run, decided.epoch), (8, 5));
+        assert_eq!((decided.border.iterations, decided.holders.len()), (0, 0));
+        assert_eq!(decided.apply(&entry(6, 2, &border(5, 2))), Effect::Taken);
     }
 
     #[test]

@@ -82,12 +82,21 @@ pub(crate) enum MemberInput {
 struct Shared {
     /// End of the lease by [`lease_clock_ns`]; 0 for none.
     acts_until_ns: AtomicU64,
+    /// When the leader was heard last by [`lease_clock_ns`]; 0 for never.
+    leader_heard_ns: AtomicU64,
+    /// The last entry that is in `decided`.
+    decided_index: AtomicU64,
     decided: Mutex<Decided>,
 }
 
 impl Shared {
     fn decided(&self) -> MutexGuard<'_, Decided> {
         self.decided.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, decided: &Decided) {
+        *self.decided() = decided.clone();
+        self.decided_index.store(decided.index, Ordering::Release);
     }
 }
 
@@ -137,7 +146,7 @@ impl Member {
         let links = Links::start(&settings, &addresses, &credentials).map_err(failed)?;
         let node = Node::new(settings, recovered, lease_clock_ns())?;
         let shared = Arc::new(Shared::default());
-        *shared.decided() = node.decided().clone();
+        shared.publish(node.decided());
         let mut voter = VoterLoop {
             node,
             journal,
@@ -150,8 +159,9 @@ impl Member {
             .name("zbmd council".to_owned())
             .spawn(move || {
                 let result = voter.run(&received);
-                // Whatever happens, it acts no more.
+                // Whatever happens, it acts no more, and hears nobody.
                 voter.shared.acts_until_ns.store(0, Ordering::Release);
+                voter.shared.leader_heard_ns.store(0, Ordering::Release);
                 if let Err(error) = result {
                     (voter.listener)(MemberEvent::Ended(error));
                 }
@@ -182,6 +192,18 @@ impl Member {
         self.shared.decided().clone()
     }
 
+    /// The last entry that is in [`Self::decided`]: whoever asks often need not look at all of it.
+    pub fn decided_index(&self) -> u64 {
+        self.shared.decided_index.load(Ordering::Acquire)
+    }
+
+    /// How long the leader has not been heard, in nanoseconds; 0 for a voter that leads itself. `None` if this one has heard
+    /// none since it was started, or votes no more.
+    pub fn leader_silent_ns(&self) -> Option<u64> {
+        let heard_ns = self.shared.leader_heard_ns.load(Ordering::Acquire);
+        (heard_ns != 0).then(|| lease_clock_ns().saturating_sub(heard_ns))
+    }
+
     /// Proposes a decision; the index that its entry has if it is decided at all. What is decided comes as
     /// [`MemberEvent::Applied`].
     ///
@@ -192,6 +214,13 @@ impl Member {
         let _ = self.inputs.send(MemberInput::Propose(decision, answer));
         let no_voter = ProposeError::NotLeader { leader: None };
         answered.recv().unwrap_or(Err(no_voter))
+    }
+
+    /// Proposes a decision without waiting for the voter's thread, which may be busy with its disk. It comes to nothing where
+    /// this voter does not lead: whoever proposes looks at [`Self::decided`], and proposes again.
+    pub fn submit(&self, decision: Decision) {
+        let (answer, _) = mpsc::channel();
+        let _ = self.inputs.send(MemberInput::Propose(decision, answer));
     }
 }
 
@@ -263,7 +292,7 @@ impl VoterLoop {
             }
             self.links.send(output.messages);
             if !output.applied.is_empty() {
-                *self.shared.decided() = self.node.decided().clone();
+                self.shared.publish(self.node.decided());
             }
             // Before anybody hears of what was decided: what the lease is must be known then.
             self.publish_lease();
@@ -281,9 +310,14 @@ impl VoterLoop {
         Ok(())
     }
 
+    /// Says how long it may act, and when it has heard a leader.
     fn publish_lease(&self) {
         let until_ns = self.node.acts_until_ns().unwrap_or(0);
         self.shared.acts_until_ns.store(until_ns, Ordering::Release);
+        let heard_ns = self.node.leader_heard_ns().unwrap_or(0);
+        self.shared
+            .leader_heard_ns
+            .store(heard_ns, Ordering::Release);
     }
 
     fn tell_leader(&mut self) {

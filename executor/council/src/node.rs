@@ -53,6 +53,8 @@ pub struct Node {
     /// Until then it votes for nobody: it may have answered a leader before it was started again.
     quiet_until_ns: u64,
     lease: Lease,
+    /// When the leader was last heard.
+    heard_ns: Option<u64>,
     /// The last term in which a first lease was asked for.
     asked_in_term: u64,
     /// As they are, or will be, on disk.
@@ -112,6 +114,7 @@ impl Node {
                 until_ns: 0,
                 from_index: 0,
             },
+            heard_ns: None,
             asked_in_term: 0,
             voted,
             last_write: 0,
@@ -188,14 +191,17 @@ impl Node {
         if is_request && self.now_ns < self.quiet_until_ns {
             return Ok(());
         }
-        let from = message.from;
+        let (from, term) = (message.from, message.term);
         let message = message.into_raft(&self.settings.voters);
-        self.raw
-            .step(message)
-            .map_err(|error| MessageError::Nonsense {
-                from,
-                what: error.to_string(),
-            })
+        let stepped = self.raw.step(message);
+        stepped.map_err(|error| MessageError::Nonsense {
+            from,
+            what: error.to_string(),
+        })?;
+        if term == self.term() && self.leader() == Some(from) {
+            self.heard_ns = Some(self.now_ns);
+        }
+        Ok(())
     }
 
     /// Proposes a decision; the index that its entry has if it is decided at all.
@@ -400,6 +406,14 @@ impl Node {
             self.lease.term == self.term() && self.decided.index >= self.lease.from_index;
         let is_leased = self.is_leader() && !is_witness && is_current;
         is_leased.then_some(self.lease.until_ns)
+    }
+
+    /// When it last heard the leader of its term; now, while it leads itself. `None` before it has heard one.
+    pub fn leader_heard_ns(&self) -> Option<u64> {
+        match self.is_leader() {
+            true => Some(self.now_ns),
+            false => self.heard_ns,
+        }
     }
 
     /// Whether it leads, as far as it knows.

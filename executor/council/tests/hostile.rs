@@ -42,7 +42,7 @@ impl Council {
             for node in &mut self.nodes {
                 node.advance(self.now_ns);
                 let border = RunBorder {
-                    blocks: tick,
+                    iterations: tick,
                     ..RunBorder::default()
                 };
                 // Only the leader can.

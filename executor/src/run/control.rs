@@ -14,6 +14,7 @@ use crate::program::{LoadedModes, LoadedProgram};
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::primitive::{AtomicU32, Ordering};
+use crate::transport::release_gate::ReleaseGate;
 use crate::transport::ring::Stop;
 use crate::transport::session_memory::SessionMemory;
 
@@ -38,6 +39,8 @@ pub(crate) struct RunControl {
     over: AtomicU32,
     /// Not on any fast path: taken once an epoch, and by whoever ends the run or looks at its progress.
     current: Mutex<Option<CurrentEpoch>>,
+    /// What the sinks may give out, where a council decides about that.
+    pub(super) release_gate: Option<Arc<ReleaseGate>>,
     /// Who looks into the run.
     pub(super) probe_desk: ProbeDesk,
 }
@@ -107,6 +110,7 @@ impl RunControl {
             inputs,
             over: AtomicU32::new(0),
             current: Mutex::new(None),
+            release_gate: None,
             probe_desk: ProbeDesk::default(),
         }
     }
@@ -165,6 +169,9 @@ impl RunControl {
         self.stop.set();
         if let Some(current) = &*self.current() {
             current.memory.stop();
+        }
+        if let Some(gate) = &self.release_gate {
+            gate.close();
         }
         for source in &self.session_memory.sources {
             source.wake();

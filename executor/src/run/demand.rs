@@ -39,7 +39,7 @@ impl Demand {
             .map(|c| u128::from(c.exchange_bytes))
             .sum();
 
-        let capacities = sink_capacities(loaded, options.queue_bytes);
+        let capacities = sink_capacities(loaded, options);
         let sinks = graph.sinks().zip(capacities).map(|((_, actor), capacity)| {
             u128::from(capacity) * u128::from(actor.inputs[0].token.bytes())
         });

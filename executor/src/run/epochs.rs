@@ -12,6 +12,8 @@ use zbmd_ir::{
 
 use super::active_epoch::ActiveEpoch;
 use super::control::{CurrentEpoch, RunControl};
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::hosts::conductor_seat::ConductorSeat;
 use super::parameters::{ParameterLedger, ProgramStep};
 use super::queues::{saves, sink_capacities};
 use super::run_report::{PlanName, RunSpan, RunTally};
@@ -49,6 +51,9 @@ pub(crate) struct EpochManager {
     pub options: RunOptions,
     pub session_memory: Arc<SessionMemory>,
     pub pool: WorkerPool,
+    /// In whose name the run is conducted, if there is a council.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub seat: Option<ConductorSeat>,
     /// Cores that this process may use, asked once: the system answers from files.
     available_cores: usize,
     /// At the border where the next epoch begins.
@@ -120,7 +125,7 @@ impl EpochManager {
             iterations_before: state.iterations,
             iterations_first: state.iterations,
             iterations_left: options.iterations.unwrap_or(u64::MAX),
-            sink_capacities: sink_capacities(&loaded, options.queue_bytes),
+            sink_capacities: sink_capacities(&loaded, &options),
             released: vec![0; sink_count],
             sink_queues: vec![None; sink_count],
             padded: vec![0; source_count],
@@ -145,6 +150,8 @@ impl EpochManager {
             options,
             session_memory,
             pool,
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            seat: None,
             available_cores: std::thread::available_parallelism().map_or(1, usize::from),
             state,
             tracer,
@@ -459,6 +466,27 @@ impl EpochManager {
         }
     }
 
+    /// The state at the border between two epochs, or behind the last.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub(crate) fn present_border(&self) -> BorderState {
+        let ledger = self.control.ledger();
+        BorderState {
+            present_mode: self.present_mode(&ledger, self.state.iterations),
+            emitted: self.emitted_until(self.state.iterations),
+            changes_made: ledger.made(),
+            state: self.state.clone(),
+        }
+    }
+
+    /// Ends the run at an earlier border of the present program: nothing behind it was given out.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub(crate) fn go_back(&mut self, border: &BorderState) {
+        if border.state.iterations < self.state.iterations {
+            self.state = border.state.clone();
+            self.padded.fill(0);
+        }
+    }
+
     /// The present mode at a border, with what waits for others.
     fn present_mode(&self, ledger: &ParameterLedger, iterations: u64) -> PresentMode {
         PresentMode {
@@ -688,7 +716,7 @@ impl EpochManager {
         self.consumed_before = consumed_tokens(&self.state);
         self.iterations_before = self.state.iterations;
         self.released.fill(0);
-        self.sink_capacities = sink_capacities(&to, self.options.queue_bytes);
+        self.sink_capacities = sink_capacities(&to, &self.options);
         self.phase = Phase::Main;
         let from = std::mem::replace(&mut self.loaded, Arc::clone(&to));
         self.steps.push(ProgramStep {
@@ -876,6 +904,9 @@ impl EpochManager {
     pub(crate) fn close_streams(&self) {
         for source in &self.session_memory.sources {
             source.close();
+        }
+        if let Some(gate) = &self.control.release_gate {
+            gate.close();
         }
         for queue in self.sink_queues.iter().flatten() {
             queue.close();

@@ -83,6 +83,9 @@ pub(crate) enum WorkerEvent {
         host: usize,
         link: Box<super::hosts::link::HostLink>,
     },
+    /// Something may have been decided in the council.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    Council,
     /// A thread of ours panicked outside of all kernels: a bug.
     Panicked(Box<dyn std::any::Any + Send>),
 }

@@ -46,19 +46,20 @@ pub(crate) fn source_queues(modes: &LoadedModes, options: &RunOptions) -> Queues
 /// stages, and tokens are released only when the next border after them is committed: so many blocks must fit besides;
 /// and twice that, for a program that sleeps until half the queue is free must not starve the calendar.
 fn source_capacity(loaded: &LoadedProgram, id: ActorId, options: &RunOptions) -> u64 {
+    let token_bytes = loaded.program.graph.actors[id].outputs[0].token.bytes();
+    tokens_over_borders(loaded, id, options).max(options.queue_bytes / token_bytes)
+}
+
+/// Twice the tokens that an actor's port 0 moves from one border to the end of the first period after the next one.
+fn tokens_over_borders(loaded: &LoadedProgram, id: ActorId, options: &RunOptions) -> u64 {
     let plans = loaded.program.plans.iter();
     let iterations = plans.map(|plan| {
         let save_every = saves(loaded, plan, options, 0).map_or(0, |saves| saves.every);
         let blocks = 2 * (u64::from(plan.stages) + save_every + BLOCKS_AHEAD);
         plan.block.saturating_mul(blocks)
     });
-
-    let token_bytes = loaded.program.graph.actors[id].outputs[0].token.bytes();
-    iterations
-        .max()
-        .unwrap_or(1)
-        .saturating_mul(loaded.tokens_per_iteration(id))
-        .max(options.queue_bytes / token_bytes)
+    let iterations = iterations.max().unwrap_or(1);
+    iterations.saturating_mul(loaded.tokens_per_iteration(id))
 }
 
 /// How often the tokens on channels are saved when this plan runs; never without supervision.
@@ -115,16 +116,36 @@ pub(crate) fn min_source_capacity(loaded: &LoadedProgram, id: ActorId) -> u64 {
 }
 
 /// Tokens that each sink's queue holds.
-pub(crate) fn sink_capacities(loaded: &LoadedProgram, queue_bytes: u64) -> Vec<u64> {
+pub(crate) fn sink_capacities(loaded: &LoadedProgram, options: &RunOptions) -> Vec<u64> {
     let sinks = loaded.program.graph.sinks();
     sinks
         .map(|(id, actor)| {
             let token_bytes = actor.inputs[0].token.bytes();
             largest_block_tokens(loaded, id)
                 .saturating_mul(2 * BLOCKS_AHEAD)
-                .max(queue_bytes / token_bytes)
+                .max(options.queue_bytes / token_bytes)
+                .max(undecided_tokens(loaded, id, options))
         })
         .collect()
+}
+
+/// Tokens that a sink's queue holds back until a council has decided their border. A queue that is full before the border is
+/// reached would stop the run for ever.
+fn undecided_tokens(loaded: &LoadedProgram, id: ActorId, options: &RunOptions) -> u64 {
+    match has_council(options) {
+        true => tokens_over_borders(loaded, id, options),
+        false => 0,
+    }
+}
+
+/// Whether the run is conducted in the name of a council.
+pub(crate) fn has_council(options: &RunOptions) -> bool {
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    if let Some(hosts) = &options.hosts {
+        return hosts.council.is_some();
+    }
+    let _ = options;
+    false
 }
 
 /// Tokens that an actor's port 0 moves in the largest block of the plans for the whole machine.

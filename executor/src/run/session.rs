@@ -9,20 +9,25 @@ use zbmd_ir::{LiveParameter, Program, State, live_parameters};
 use super::control::{AbortOnPanic, RunControl, Stopper};
 use super::demand;
 use super::epochs::EpochManager;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::hosts::conductor_seat::ConductorSeat;
 use super::modes::ModeHandle;
 use super::parameters::{self, ParameterHandle};
 use super::probe::ProbeHandle;
 use super::pump_role::PumpRole;
-use super::queues::{min_source_capacity, source_queues};
+use super::queues::{has_council, min_source_capacity, source_queues};
 use super::run_thread::{RunResult, RunThread};
 use super::whole_run::run_to_end;
 use super::worker_pool::WorkerPool;
 use crate::error::{EngineError, RunError};
 use crate::observe::report::Outcome;
 use crate::observe::trace::Tracer;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use crate::options::BorderState;
 use crate::options::{InputListener, RunOptions};
 use crate::program::{Engine, LoadedModes, LoadedProgram};
 use crate::transport::conduit::{Conduit, Consumer, Producer};
+use crate::transport::release_gate::ReleaseGate;
 use crate::transport::ring::{Spin, Stop};
 use crate::transport::session_memory::SessionMemory;
 use crate::transport::stream::{SinkHandle, SourceHandle, StreamError};
@@ -135,11 +140,15 @@ impl Session {
 
         let session_memory = Arc::new(SessionMemory::create(&queue_sizes)?);
         let inputs = options.inputs.clone();
-        let control = Arc::new(RunControl::new(
+        let mut control = RunControl::new(
             Arc::clone(&session_memory),
             modes.are_several(),
             inputs.clone(),
-        ));
+        );
+        let sink_count = begin.program.graph.sinks().count();
+        control.release_gate =
+            has_council(&options).then(|| Arc::new(ReleaseGate::new(sink_count)));
+        let control = Arc::new(control);
         #[cfg_attr(
             not(all(feature = "hosts", target_os = "linux")),
             expect(unused_mut, reason = "only hosts are added to it")
@@ -152,6 +161,8 @@ impl Session {
             options.isolation.clone(),
             options.standby,
         );
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        let seat = take_seat(&options, modes, &control, &pool, &initial_state)?;
         #[cfg(all(feature = "hosts", target_os = "linux"))]
         pool.connect_hosts(&options)?;
         let tracer = start_tracer(loaded, &options)?;
@@ -171,6 +182,11 @@ impl Session {
             tracer,
         );
 
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        {
+            manager.seat = seat;
+        }
+
         // Made before anything runs: a lack of memory is found here.
         let first_epoch = manager.make_epoch(0, &[])?;
 
@@ -180,7 +196,7 @@ impl Session {
             &control.stop,
             inputs.as_ref(),
         );
-        let sink_handles = sink_handles(loaded, &first_epoch.memory.sinks, &control.stop);
+        let sink_handles = sink_handles(loaded, &first_epoch.memory.sinks, &control);
         let run_thread = RunThread::start(result_receiver, move || {
             let _abort = AbortOnPanic(Arc::clone(&manager.control));
             if let Err(refusal) = enter_as_supervisor(is_realtime) {
@@ -379,6 +395,36 @@ fn start_tracer(
     Tracer::start(loaded, options.trace.as_deref(), options.profile).map(Some)
 }
 
+/// Takes the run's seat in the council, if there is one.
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+fn take_seat(
+    options: &RunOptions,
+    modes: &LoadedModes,
+    control: &RunControl,
+    pool: &WorkerPool,
+    initial_state: &State,
+) -> Result<Option<ConductorSeat>, EngineError> {
+    let hosts = options.hosts.as_ref();
+    let council = hosts.and_then(|hosts| Some((hosts, hosts.council.as_ref()?)));
+    let (Some((hosts, council)), Some(gate)) = (council, &control.release_gate) else {
+        return Ok(None);
+    };
+    if modes.are_several() {
+        let why = "a model with several modes cannot be conducted in its name yet: compile one with `--mode`, or run without --council";
+        return Err(EngineError::Council {
+            why: why.to_owned(),
+        });
+    }
+    let begin = BorderState {
+        state: initial_state.clone(),
+        present_mode: options.present_mode.clone(),
+        emitted: vec![0; modes.first().program.graph.sinks().count()],
+        changes_made: 0,
+    };
+    let events = pool.event_sender();
+    ConductorSeat::take(council, &hosts.credentials, events, Arc::clone(gate), begin).map(Some)
+}
+
 fn source_handles(
     loaded: &LoadedProgram,
     queues: &[Arc<Conduit>],
@@ -404,15 +450,19 @@ fn source_handles(
 fn sink_handles(
     loaded: &LoadedProgram,
     queues: &[Arc<Conduit>],
-    stop: &Arc<Stop>,
+    control: &RunControl,
 ) -> BTreeMap<String, Option<SinkHandle>> {
     let drained_sinks = loaded.program.graph.sinks().zip(queues);
     drained_sinks
-        .map(|((_, actor), queue)| {
+        .enumerate()
+        .map(|(index, ((_, actor), queue))| {
             let token = &actor.inputs[0].token;
             let consumer = Consumer::new(queue, 0, false);
-            let handle =
-                SinkHandle::new(&actor.name, token, consumer, Arc::clone(stop), Spin::SHORT);
+            let stop = Arc::clone(&control.stop);
+            let mut handle = SinkHandle::new(&actor.name, token, consumer, stop, Spin::SHORT);
+            if let Some(gate) = &control.release_gate {
+                handle.hold_back(Arc::clone(gate), index);
+            }
             (actor.name.clone(), Some(handle))
         })
         .collect()

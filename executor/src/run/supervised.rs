@@ -18,12 +18,16 @@
 //! | looking at a worker | a worker that is stopped | counters in shared memory, and files of `/proc` that the system answers itself |
 //! | holding and sealing a border | a worker that is stopped while it commits | atomic words; nobody holds a lock in shared memory |
 //! | making an epoch's memory | nobody; a slow system at worst | the self-watch says so ([`crate::run::self_watch`]) |
+//! | opening an epoch in a council, and having the last border decided | voters that do not answer | it waits on purpose, between epochs; without an answer for some leases the run ends |
 //! | opening a GPU in a thread of this process | its driver | nothing: `--isolation gpus`, the default, opens it in the worker's process; else the self-watch ends the run |
 //! | learning at a padded end whether the input goes on | whoever feeds the sources | it waits on purpose, between epochs; a stop of the run ends the wait |
 //! | dismissing the workers | a thread or process that does not end | 5 s at most; then they are left behind |
 //! | ending the listener and the trace | as above | 1 s and 2 s without progress; then they are left behind, and the report says what is missing |
 //!
 //! Should it wait all the same, [`crate::run::self_watch`] reports it after 10 s and gives the run up after 60 s.
+
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+mod council;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,6 +41,8 @@ use super::active_epoch::ActiveEpoch;
 use super::bundle_plans::BundlePlans;
 use super::epochs::EpochManager;
 use super::event::WorkerEvent;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::hosts::conductor_seat::ConductorSeat;
 use super::injection;
 use super::outlet::Outlet;
 use super::run_thread::RunResult;
@@ -109,6 +115,11 @@ pub(super) struct SupervisedRun<'m> {
     verdict: Option<Verdict>,
     clock: Clock,
     times: RecoveryTimes,
+    /// In whose name the run is conducted, if there is a council.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    seat: Option<ConductorSeat>,
+    /// Why the council lets it conduct no more.
+    council_end: Option<String>,
 }
 
 /// When the parts of the recovery at work happened; 0 if there is none.
@@ -147,6 +158,9 @@ impl<'m> SupervisedRun<'m> {
             phase: manager.phase,
         };
         Self {
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            seat: manager.seat.take(),
+            council_end: None,
             supervisor: Supervisor::new(options.settings, options.tree, plans),
             manager,
             outlet,
@@ -199,6 +213,9 @@ impl<'m> SupervisedRun<'m> {
             if self.manager.control.stop.is_set() {
                 return Err(RunError::Abandoned);
             }
+            if let Some(why) = self.council_end.take() {
+                return Err(self.end_by_council(why));
+            }
             // An event first, then what is due: a flood of events does not delay deadlines by more than one event.
             let wait_limit = self.wait_limit();
             self.monitor.enter(Activity::Listening);
@@ -210,6 +227,7 @@ impl<'m> SupervisedRun<'m> {
             self.pass_time();
         };
 
+        self.settle_council()?;
         // What was delivered until then stays delivered: the caller is told how many iterations.
         match verdict {
             Verdict::Finished | Verdict::Requested => Ok(()),
@@ -231,6 +249,7 @@ impl<'m> SupervisedRun<'m> {
             self.states.as_ref().map(|_| self.next_state_ns),
             (!self.starting.is_empty()).then_some(self.next_start_look_ns),
             self.next_standby_ns(),
+            self.next_council_ns(),
         ];
         // Events end the wait at once; the limit bounds how late a request from another thread is seen.
         let deadline_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX);
@@ -277,6 +296,7 @@ impl<'m> SupervisedRun<'m> {
             self.start_standbys();
         }
 
+        self.follow_council();
         // The state is given before a fault is injected, so that a checkpoint does not wait for the recovery.
         self.give_state(now_ns);
         if let Some(fault) = self.due_fault(now_ns) {
@@ -350,6 +370,9 @@ impl<'m> SupervisedRun<'m> {
                 }
                 return;
             }
+            // It is looked after whenever time passes.
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            WorkerEvent::Council => return,
             WorkerEvent::Panicked(panic) => {
                 // A bug of the program, not of a device: nobody else is to wait for this worker.
                 self.manager.control.abort();
@@ -456,6 +479,9 @@ impl<'m> SupervisedRun<'m> {
             }
             Action::Begin { epoch, lost } => {
                 self.monitor.enter(Activity::BeginningEpoch);
+                if !self.open_council_epoch(&lost) {
+                    return;
+                }
                 // An epoch that cannot begin, for want of memory say, is an input like any other: fewer devices are tried.
                 if let Err(error) = self.begin_epoch(epoch, &lost) {
                     let why = error.to_string();
@@ -540,6 +566,7 @@ impl<'m> SupervisedRun<'m> {
             return;
         };
         self.manager.complete(&active, blocks);
+        self.propose_end();
         if let Some(injector) = &mut self.injector {
             injector.committed(epoch.0, blocks, self.clock.now_ns());
         }
@@ -791,5 +818,29 @@ impl<'m> SupervisedRun<'m> {
             },
         });
         injection::inject_fault(&injected, &self.manager.pool, self.active.as_ref());
+    }
+}
+
+/// Without a council there is nothing to do about it.
+#[cfg(not(all(feature = "hosts", target_os = "linux")))]
+impl SupervisedRun<'_> {
+    fn next_council_ns(&self) -> Option<u64> {
+        None
+    }
+
+    fn open_council_epoch(&mut self, _: &[DeviceId]) -> bool {
+        true
+    }
+
+    fn follow_council(&mut self) {}
+
+    fn propose_end(&mut self) {}
+
+    fn settle_council(&mut self) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn end_by_council(&mut self, _: String) -> RunError {
+        RunError::Abandoned
     }
 }

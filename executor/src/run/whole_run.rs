@@ -158,7 +158,7 @@ fn wait_for_workers(manager: &mut EpochManager, active: &mut ActiveEpoch) -> Res
             }
             // The loss of a host has ended the run.
             #[cfg(all(feature = "hosts", target_os = "linux"))]
-            WorkerEvent::HostBack { .. } => {}
+            WorkerEvent::HostBack { .. } | WorkerEvent::Council => {}
             WorkerEvent::Panicked(panic) => {
                 active.memory.stop();
                 manager.control.abort();

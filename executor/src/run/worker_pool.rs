@@ -15,6 +15,8 @@ use super::event::{WorkerEvent, WorkerExit};
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 use super::hosts::conductor::HostSet;
 #[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::hosts::conductor_seat::ConductorSeat;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
 use super::hosts::link::HostLink;
 use super::inbox::{EventInbox, EventSender, event_channel};
 #[cfg(target_os = "linux")]
@@ -149,6 +151,20 @@ impl WorkerPool {
     pub(crate) fn connect_hosts(&mut self, options: &RunOptions) -> Result<(), EngineError> {
         self.hosts = HostSet::connect(&self.modes, options, &self.events)?;
         Ok(())
+    }
+
+    /// Sends events as workers do.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub(crate) fn event_sender(&self) -> EventSender<WorkerEvent> {
+        self.events.clone()
+    }
+
+    /// The epochs that follow are conducted in this name.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub(crate) fn set_mandate(&mut self, seat: &ConductorSeat) {
+        if let Some(hosts) = &mut self.hosts {
+            hosts.set_mandate(seat);
+        }
     }
 
     /// Whether the worker of a device is on another host.

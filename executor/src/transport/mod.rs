@@ -18,6 +18,7 @@ pub mod ledger;
 pub(crate) mod model_end;
 pub(crate) mod primitive;
 pub(crate) mod probe_ring;
+pub(crate) mod release_gate;
 pub mod ring;
 pub(crate) mod session_memory;
 pub(crate) mod stream;

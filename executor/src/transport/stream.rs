@@ -15,6 +15,7 @@ use zbmd_ir::{DType, TokenType};
 use zbmd_op::kernel::Element;
 
 use crate::transport::conduit::{Closed, Consumer, Producer};
+use crate::transport::release_gate::{ReleaseGate, Released};
 use crate::transport::ring::{Deadline, Spin, Stop};
 
 /// Why tokens were not taken or given.
@@ -311,6 +312,17 @@ impl Drop for SourceHandle {
 pub struct SinkHandle {
     stream: Stream,
     consumer: Consumer,
+    gate: Option<SinkGate>,
+}
+
+/// How much a sink may give out, where that is decided elsewhere.
+#[derive(Debug)]
+struct SinkGate {
+    gate: Arc<ReleaseGate>,
+    /// The sink's place in it.
+    sink: usize,
+    /// Tokens that have been pulled.
+    pulled: u64,
 }
 
 impl SinkHandle {
@@ -327,7 +339,20 @@ impl SinkHandle {
             stop,
             spin,
         };
-        Self { stream, consumer }
+        Self {
+            stream,
+            consumer,
+            gate: None,
+        }
+    }
+
+    /// Gives out only what is released from now on, as the sink of this place.
+    pub(crate) fn hold_back(&mut self, gate: Arc<ReleaseGate>, sink: usize) {
+        self.gate = Some(SinkGate {
+            gate,
+            sink,
+            pulled: 0,
+        });
     }
 
     /// Type of the tokens.
@@ -430,7 +455,9 @@ impl SinkHandle {
 
         let fitting_tokens = to.len() as u64 / self.stream.token.bytes();
         let enough = fitting_tokens.min(self.consumer.shared().capacity()) / 2;
-        if !linger.is_zero() && self.consumer.available() < enough {
+        // What a gate releases comes in batches anyway.
+        let may_linger = self.gate.is_none() && !linger.is_zero();
+        if may_linger && self.consumer.available() < enough {
             // At the end of a run, or after its fault, what is there is all there will be.
             drop(self.wait(enough, Deadline::after(linger)));
         }
@@ -439,10 +466,28 @@ impl SinkHandle {
 
     /// Whether the run has ended and every token has been pulled.
     pub fn is_finished(&mut self) -> bool {
-        self.consumer.is_finished()
+        match &self.gate {
+            Some(gate) => {
+                let released = gate.released();
+                released.is_final && released.tokens <= gate.pulled
+            }
+            None => self.consumer.is_finished(),
+        }
     }
 
     fn wait(&mut self, tokens: u64, deadline: Deadline) -> Result<bool, StreamError> {
+        let mut tokens = tokens;
+        if let Some(gate) = &self.gate {
+            let released = gate.gate.wait(gate.sink, gate.pulled, deadline);
+            if released.tokens <= gate.pulled {
+                return match (released.is_final, self.stream.stop.is_set()) {
+                    (true, true) => Err(self.stream.stopped()),
+                    (is_final, _) => Ok(!is_final),
+                };
+            }
+            // Those are in the queue.
+            tokens = 1;
+        }
         self.consumer
             .wait_data(tokens, self.stream.spin, &self.stream.stop, deadline)
             .map_err(|_| self.stream.stopped())
@@ -450,7 +495,11 @@ impl SinkHandle {
 
     fn read(&mut self, to: &mut [u8]) -> u64 {
         let token_bytes = self.stream.token.bytes();
-        let there = self.consumer.available().min(to.len() as u64 / token_bytes);
+        let mut there = self.consumer.available().min(to.len() as u64 / token_bytes);
+        if let Some(gate) = &mut self.gate {
+            there = there.min(gate.released().tokens - gate.pulled);
+            gate.pulled += there;
+        }
         self.consumer
             .read(&mut to[..(there * token_bytes) as usize])
     }
@@ -471,6 +520,12 @@ impl SinkHandle {
             }
         }
         Ok((done / token_bytes) as u64)
+    }
+}
+
+impl SinkGate {
+    fn released(&self) -> Released {
+        self.gate.released(self.sink)
     }
 }
 

@@ -109,11 +109,12 @@ impl World {
             return Ok(());
         };
         let decided = node.decided();
-        let key = (decided.border_epoch, decided.border.blocks);
+        let key = (decided.border_epoch, decided.border.iterations);
         if key.1 > 0 && !self.voters[at].copies.contains_key(&key) {
             return self.fetch(at, key);
         }
         let decision = Decision::Epoch {
+            run: 1,
             conductor: self.voters[at].settings.own,
             hosts: (0..self.agents.len() as u32).collect(),
         };
@@ -161,7 +162,7 @@ impl World {
             |voter: &VoterId| !self.scenario.witnesses.contains(voter) && *voter != own;
         let mut candidates = self.scenario.voters.iter().copied().filter(is_candidate);
         let newcomer = candidates.find(|voter| !decided.holders.contains(voter));
-        let last_key = (decided.border_epoch, decided.border.blocks);
+        let last_key = (decided.border_epoch, decided.border.iterations);
         let last = self.voters[at].copies.get(&last_key).copied();
         let Some(conducting) = &mut self.voters[at].conducting else {
             return Ok(());
@@ -174,10 +175,10 @@ impl World {
             return self.copy_to(at, copy, &[newcomer], Some(newcomer));
         }
 
-        let blocks = decided.border.blocks + self.rng.u64(1..4);
+        let blocks = decided.border.iterations + self.rng.u64(1..4);
         let copy = BorderCopy {
             epoch,
-            from: decided.border.blocks,
+            from: decided.border.iterations,
             blocks,
             sum: checksum(blocks),
             made_ns: self.now_ns,
@@ -223,7 +224,7 @@ impl World {
         copy: BorderCopy,
     ) -> Result<(), CouncilViolation> {
         let border = RunBorder {
-            blocks: copy.blocks,
+            iterations: copy.blocks,
             checksum: copy.sum,
             outputs: vec![copy.blocks],
         };
@@ -294,7 +295,7 @@ impl World {
             return Ok(());
         };
         let decided = node.decided();
-        let key = (decided.border_epoch, decided.border.blocks);
+        let key = (decided.border_epoch, decided.border.iterations);
         self.set_stage(at, Stage::Idle);
         match self.voters[at].copies.get(&key).copied() {
             Some(copy) if self.bug != Some(CouncilBug::ReleaseForgotten) => {

@@ -430,9 +430,9 @@ impl World {
                 self.watch.holders.remove(&holder);
             }
             Ok(Decision::Border { epoch, border }) => {
-                self.watch.border = border.blocks;
+                self.watch.border = border.iterations;
                 self.summary.borders += 1;
-                return self.check_copies(epoch, border.blocks);
+                return self.check_copies(epoch, border.iterations);
             }
             Ok(Decision::Epoch { .. }) | Err(_) => {}
         }
@@ -471,7 +471,7 @@ impl World {
         let decided = highest
             .map(Node::decided)
             .max_by_key(|decided| decided.index);
-        let key = decided.map_or((0, 0), |d| (d.border_epoch, d.border.blocks));
+        let key = decided.map_or((0, 0), |d| (d.border_epoch, d.border.iterations));
         let has_state = |voter: &SimVoter| voter.copies.contains_key(&key);
         if key.1 > 0 && !self.voters.iter().any(has_state) {
             if self.summary.kills == 0 {

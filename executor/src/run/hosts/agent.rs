@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering as FlagOrdering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -20,9 +20,12 @@ use zbmd_wire::beat::BeatSender;
 use zbmd_wire::connection::{Credentials, SharedConnection};
 use zbmd_wire::handshake::Accepted;
 
+use super::agent_seat::Obedience;
 use super::heartbeats::{BeatPeer, Heartbeats, Silence};
 use super::message::{self, MAX_BUNDLE_BYTES, Order, Report};
+use super::seat::Mandate;
 use crate::fault::WorkerOutcome;
+use crate::options::CouncilSeat;
 use crate::program::{Engine, LoadedProgram};
 use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::epoch_spec::EpochSpec;
@@ -66,18 +69,22 @@ pub enum AgentEvent {
     },
 }
 
-/// Serves one conductor after the other, for as long as the process lives.
+/// Serves one conductor after the other, for as long as the process lives. With a seat in a council it votes all the time, and
+/// obeys nobody but whom the council has elected.
 ///
 /// # Errors
-/// It cannot listen at that address, or would be reached there without protection.
+/// It cannot listen at that address, would be reached there without protection, or cannot take its seat in the council.
 pub fn serve_as_agent(
     registry: &Registry,
     address: SocketAddr,
     credentials: &Credentials,
+    council: Option<&CouncilSeat>,
     mut listener: impl FnMut(AgentEvent),
 ) -> io::Result<()> {
     let checked = credentials.protection.check(address);
     checked.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
+    let obedience = Obedience::new(council, credentials).map_err(io::Error::other)?;
+    let obedience = Arc::new(obedience);
     let (send_orders, conductors) = mpsc::channel::<Accepted>();
     let switchboard = Switchboard::listen(address, credentials, Some(send_orders))?;
     let beats = UdpSocket::bind(switchboard.address())?;
@@ -85,7 +92,14 @@ pub fn serve_as_agent(
     while let Ok(accepted) = conductors.recv() {
         let conductor = accepted.peer();
         listener(AgentEvent::Began { conductor });
-        let served = serve(accepted, registry, credentials, &switchboard, &beats);
+        let host = AgentHost {
+            registry,
+            credentials,
+            switchboard: &switchboard,
+            beats: &beats,
+            obedience: &obedience,
+        };
+        let served = host.serve(accepted);
         switchboard.end();
         listener(AgentEvent::Ended {
             conductor,
@@ -109,6 +123,22 @@ struct AgentRun {
     run: u128,
     credentials: Credentials,
     switchboard: Arc<Switchboard>,
+    obedience: Arc<Obedience>,
+    /// The council in whose name the run is conducted.
+    council: Option<u64>,
+    /// Its word for the epoch at work.
+    mandate: Mutex<Option<Mandate>>,
+    /// Why this agent obeys the conductor no more.
+    objection: OnceLock<String>,
+}
+
+/// What an agent has for all runs that it serves.
+struct AgentHost<'a> {
+    registry: &'a Registry,
+    credentials: &'a Credentials,
+    switchboard: &'a Arc<Switchboard>,
+    beats: &'a UdpSocket,
+    obedience: &'a Arc<Obedience>,
 }
 
 /// What an agent has of an epoch.
@@ -128,76 +158,72 @@ struct Reported {
     border: u64,
 }
 
-/// Serves one conductor until it goes.
-fn serve(
-    accepted: Accepted,
-    registry: &Registry,
-    credentials: &Credentials,
-    switchboard: &Arc<Switchboard>,
-    beats: &UdpSocket,
-) -> io::Result<()> {
-    let run = accepted.hello.run;
-    let connection = accepted.welcome(Deadline::after(SEND_LIMIT));
-    let connection = connection.map_err(io::Error::other)?;
-    let connection = Arc::new(SharedConnection::new(connection, FIRST_LIMIT)?);
-    let order = message::receive::<Order>(&*connection)?;
-    let Order::Open {
-        bundle_bytes,
-        bundle_sum,
-        options,
-        lease_ns,
-        beat_session,
-    } = order
-    else {
-        return Err(io::Error::other(
-            "the conductor does not begin with a bundle",
-        ));
-    };
+impl AgentHost<'_> {
+    /// Serves one conductor until it goes.
+    fn serve(&self, accepted: Accepted) -> io::Result<()> {
+        let run = accepted.hello.run;
+        let connection = accepted.welcome(Deadline::after(SEND_LIMIT));
+        let connection = connection.map_err(io::Error::other)?;
+        let connection = Arc::new(SharedConnection::new(connection, FIRST_LIMIT)?);
+        let order = message::receive::<Order>(&*connection)?;
+        let Order::Open {
+            bundle_bytes,
+            bundle_sum,
+            options,
+            lease_ns,
+            beat_session,
+            council,
+        } = order
+        else {
+            return Err(io::Error::other(
+                "the conductor does not begin with a bundle",
+            ));
+        };
 
-    let engine = receive_engine(&connection, bundle_bytes, bundle_sum, registry)?;
-    // Before the conductor hears of it: wires of its first epoch may come at once.
-    switchboard.begin(run, 0, None);
-    message::send(&*connection, &Report::Opened)?;
+        let engine = receive_engine(&connection, bundle_bytes, bundle_sum, self.registry)?;
+        if let Err(why) = self.obedience.accept_run(council) {
+            message::send(&*connection, &Report::Unfit { why: why.clone() })?;
+            return Err(io::Error::other(why));
+        }
+        // Before the conductor hears of it: wires of its first epoch may come at once.
+        self.switchboard.begin(run, 0, None);
+        message::send(&*connection, &Report::Opened)?;
 
-    let lease = Duration::from_nanos(lease_ns.clamp(1_000_000, MAX_LEASE_NS));
-    // Heartbeats say when to wait no longer.
-    connection.set_limit(Duration::MAX);
-    let silence = Silence::default();
-    let _heartbeats = hear_conductor(
-        beats,
-        &connection,
-        &silence,
-        beat_session,
-        credentials,
-        lease,
-    )?;
-    let agent = Arc::new(AgentRun {
-        connection: Arc::clone(&connection),
-        sending: Mutex::default(),
-        is_over: AtomicBool::new(false),
-        present: Mutex::new(None),
-        engine,
-        options,
-        run,
-        credentials: credentials.clone(),
-        switchboard: Arc::clone(switchboard),
-    });
-    let reporter = Arc::clone(&agent);
-    let reporting = std::thread::Builder::new()
-        .name("zbmd reports".to_owned())
-        .spawn(move || reporter.report_changes())?;
-
-    let result = agent.obey(&connection);
-    agent.stop_epoch(u64::MAX);
-    connection.shutdown();
-    agent.is_over.store(true, FlagOrdering::Release);
-    let _ = reporting.join();
-    match silence.is_set() {
-        true => Err(io::Error::other(format!(
-            "it has been silent for {} ms",
-            lease.as_millis()
-        ))),
-        false => result,
+        let lease = Duration::from_nanos(lease_ns.clamp(1_000_000, MAX_LEASE_NS));
+        // Heartbeats say when to wait no longer.
+        connection.set_limit(Duration::MAX);
+        let silence = Silence::default();
+        let _heartbeats = hear_conductor(
+            self.beats,
+            &connection,
+            &silence,
+            beat_session,
+            self.credentials,
+            lease,
+        )?;
+        let agent = Arc::new(AgentRun {
+            connection: Arc::clone(&connection),
+            sending: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            present: Mutex::new(None),
+            engine,
+            options,
+            run,
+            credentials: self.credentials.clone(),
+            switchboard: Arc::clone(self.switchboard),
+            obedience: Arc::clone(self.obedience),
+            council,
+            mandate: Mutex::default(),
+            objection: OnceLock::new(),
+        });
+        let result = agent.serve();
+        match silence.is_set() {
+            true => Err(io::Error::other(format!(
+                "it has been silent for {} ms",
+                lease.as_millis()
+            ))),
+            false => result,
+        }
     }
 }
 
@@ -290,6 +316,24 @@ fn open_bundle(bundle: &File, registry: &Registry) -> Result<Engine, String> {
 }
 
 impl AgentRun {
+    /// Does what the conductor says and reports to it, until it goes, or is to be obeyed no more.
+    fn serve(self: &Arc<Self>) -> io::Result<()> {
+        let reporter = Arc::clone(self);
+        let reporting = std::thread::Builder::new()
+            .name("zbmd reports".to_owned())
+            .spawn(move || reporter.report_changes())?;
+
+        let result = self.obey(&self.connection);
+        self.stop_epoch(u64::MAX);
+        self.connection.shutdown();
+        self.is_over.store(true, FlagOrdering::Release);
+        let _ = reporting.join();
+        match self.objection.get() {
+            Some(why) => Err(io::Error::other(why.clone())),
+            None => result,
+        }
+    }
+
     fn present(&self) -> MutexGuard<'_, Option<Arc<AgentEpoch>>> {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -367,11 +411,14 @@ impl AgentRun {
             addresses,
             names,
             plan: plan_sum,
+            mandate,
         } = order
         else {
             return Ok(());
         };
         self.stop_epoch(u64::MAX);
+        self.obedience.accept(self.council, mandate)?;
+        *self.mandate.lock().unwrap_or_else(PoisonError::into_inner) = mandate;
         let modes = &self.engine.modes;
         let loaded = modes
             .get(spec.mode)
@@ -455,9 +502,21 @@ impl AgentRun {
         })
     }
 
+    /// Ends the connection to a conductor that is to be obeyed no more; whether it is.
+    fn refuse_to_obey(&self) -> bool {
+        let mandate = *self.mandate.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(why) = self.obedience.objection(mandate) else {
+            return false;
+        };
+        // Before the connection's end is seen.
+        let _ = self.objection.set(why);
+        self.connection.shutdown();
+        true
+    }
+
     /// Tells the conductor what changes, until the run is over.
     fn report_changes(&self) {
-        while !self.is_over.load(FlagOrdering::Acquire) {
+        while !self.is_over.load(FlagOrdering::Acquire) && !self.refuse_to_obey() {
             let present = self.present().clone();
             if let Some(epoch) = present {
                 let mut calendars = epoch.calendars.iter();

@@ -8,9 +8,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use zbmd_ir::{DeviceId, Plan, PlanId, TiVec, has_live};
 use zbmd_wire::connection::Protection;
 
+use super::conductor_seat::ConductorSeat;
 use super::link::{HostLink, LinkEpoch, RemotePart};
 use super::message::Order;
 use super::opener::{AgentOpener, sum_of};
+use super::seat::Mandate;
 use crate::error::EngineError;
 use crate::options::{Isolation, RunOptions};
 use crate::program::{LoadedModes, LoadedProgram};
@@ -35,6 +37,8 @@ pub(crate) struct HostSet {
     hosts: TiVec<DeviceId, usize>,
     switchboard: Arc<Switchboard>,
     opener: Arc<AgentOpener>,
+    /// The council's word for the epoch that begins next, if there is a council.
+    mandate: Option<Mandate>,
 }
 
 /// What a host of the run is to the person who started it.
@@ -142,6 +146,7 @@ impl HostSet {
                 .map_err(|error| host_error(own_name, format!("{bind_address}: {error}")))?,
             names,
             opener: Arc::new(opener),
+            mandate: None,
         })
     }
 
@@ -268,6 +273,11 @@ impl HostSet {
         xxh3_64(&bytes)
     }
 
+    /// The epochs that follow are conducted in this name.
+    pub(crate) fn set_mandate(&mut self, seat: &ConductorSeat) {
+        self.mandate = Some(seat.mandate());
+    }
+
     /// Lets the agents begin their parts of an epoch; `generation` is that of a device's worker.
     pub(crate) fn begin(
         &self,
@@ -303,6 +313,7 @@ impl HostSet {
                 addresses,
                 names: self.names.clone(),
                 plan: self.plan_sum(spec),
+                mandate: self.mandate,
             };
             let parts = calendars.iter().map(|&calendar| RemotePart {
                 calendar,

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::seat::Mandate;
 use crate::transport::epoch_spec::EpochSpec;
 use crate::worker::job::{HostOptions, WorkerEnd};
 
@@ -32,6 +33,8 @@ pub(super) enum Order {
         lease_ns: u64,
         /// Of the heartbeats between the two.
         beat_session: u128,
+        /// The council in whose name the run is conducted.
+        council: Option<u64>,
     },
     /// Begin an epoch with these calendars.
     Begin {
@@ -47,6 +50,8 @@ pub(super) enum Order {
         addresses: Vec<SocketAddr>,
         names: Vec<String>,
         plan: u64,
+        /// The council's word for it.
+        mandate: Option<Mandate>,
     },
     /// So many blocks are admitted, and whether that is final.
     Admit {

@@ -17,6 +17,14 @@
 //!
 //! The tokens of rings between hosts go from worker to worker ([`crate::worker::wired`]).
 //!
+//! # In the name of a council
+//!
+//! With a council ([`zbmd_council`]) the conductor is one of three or five voters, agents are the others. It conducts as the
+//! leader and within its lease ([`conductor_seat`]): epochs are entries of the council's log, and so are committed borders; sinks
+//! give out what lies before a border whose entry is decided. Agents obey the latest epoch that they know of, and nobody when
+//! they have not heard a leader for a lease ([`agent_seat`]). Nothing of this is on the path of tokens: whoever pulls from a sink
+//! looks at one more number.
+//!
 //! # Why nothing of a fenced epoch counts
 //!
 //! All that counts is in the conductor's memory of the epoch: its committed border and its sinks' queues. An agent that was
@@ -24,8 +32,11 @@
 //! conductor has closed; its wires are closed too, and new ones of that epoch are refused.
 
 pub(crate) mod agent;
+mod agent_seat;
 pub(crate) mod conductor;
+pub(crate) mod conductor_seat;
 mod heartbeats;
 pub(crate) mod link;
 mod message;
 mod opener;
+mod seat;

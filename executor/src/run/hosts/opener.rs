@@ -17,6 +17,7 @@ use zbmd_wire::{Deadline, connect_by};
 
 use super::link::HostLink;
 use super::message::{self, Order, Report};
+use super::seat::council_sum;
 use crate::options::Hosts;
 use crate::run::event::WorkerEvent;
 use crate::run::inbox::EventSender;
@@ -64,6 +65,7 @@ impl AgentOpener {
             options: self.options,
             lease_ns: self.hosts.lease.as_nanos() as u64,
             beat_session: session,
+            council: self.hosts.council.as_ref().map(council_sum),
         };
         message::send(&connection, &open).map_err(text)?;
         for_each_piece(bundle, |piece| (&connection).write_all(piece)).map_err(text)?;

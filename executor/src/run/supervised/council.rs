@@ -1,0 +1,101 @@
+//! What a supervised run does about the council that it conducts in the name of, if there is one: it opens epochs there, has
+//! committed borders decided, and ends when it may conduct no more.
+
+use std::collections::BTreeSet;
+
+use zbmd_ir::DeviceId;
+
+use super::SupervisedRun;
+use crate::error::RunError;
+use crate::run::hosts::conductor_seat::ConductorSeat;
+
+/// Committed borders are looked for so often; workers are not disturbed by it.
+const BORDER_LOOK_NS: u64 = 1_000_000;
+
+impl SupervisedRun<'_> {
+    /// When the council must be looked after again.
+    pub(super) fn next_council_ns(&self) -> Option<u64> {
+        let seat = self.seat.as_ref()?;
+        let pause_ns = match self.active.is_some() && !seat.is_waiting() {
+            true => BORDER_LOOK_NS,
+            false => seat.tick().as_nanos() as u64,
+        };
+        Some(self.clock.now_ns() + pause_ns)
+    }
+
+    /// Opens an epoch without these devices in the council; whether it may begin.
+    pub(super) fn open_council_epoch(&mut self, lost: &[DeviceId]) -> bool {
+        let Some(seat) = &mut self.seat else {
+            return true;
+        };
+        let hosts = self.manager.loaded.program.machine.hosts.iter().enumerate();
+        let has_device = |devices: &[DeviceId]| devices.iter().any(|id| !lost.contains(id));
+        let left = hosts.filter(|(_, host)| has_device(&host.devices));
+        let left: BTreeSet<u32> = left.map(|(host, _)| host as u32).collect();
+        match seat.open_epoch(&left) {
+            Ok(()) => {
+                self.manager.pool.set_mandate(seat);
+                true
+            }
+            Err(why) => {
+                self.council_end = Some(why);
+                false
+            }
+        }
+    }
+
+    /// Has the last committed border decided, and takes in what has been.
+    pub(super) fn follow_council(&mut self) {
+        let Some(seat) = &mut self.seat else { return };
+        if let Err(why) = seat.step() {
+            self.council_end.get_or_insert(why);
+            return;
+        }
+        let Some(active) = &self.active else { return };
+        if seat.is_waiting() {
+            return;
+        }
+        let blocks = active.memory.common.committed.border();
+        let iterations = self.manager.state.iterations + blocks * active.block;
+        if iterations > seat.released().state.iterations {
+            seat.propose(self.manager.committed_state(active));
+        }
+    }
+
+    /// Has the border decided that an epoch has ended at.
+    pub(super) fn propose_end(&mut self) {
+        if let Some(seat) = &mut self.seat {
+            seat.propose(self.manager.present_border());
+        }
+    }
+
+    /// Waits until everything that the run has computed is decided. After that nothing is conducted any more.
+    ///
+    /// # Errors
+    /// This run may conduct no more: its state is that of the last border that was given out.
+    pub(super) fn settle_council(&mut self) -> Result<(), RunError> {
+        self.propose_end();
+        let Some(seat) = &mut self.seat else {
+            return Ok(());
+        };
+        match seat.settle() {
+            Ok(()) => Ok(()),
+            Err(why) => Err(self.end_by_council(why)),
+        }
+    }
+
+    /// Ends the run at the last border that was given out.
+    pub(super) fn end_by_council(&mut self, why: String) -> RunError {
+        if let Some(active) = self.active.take() {
+            self.manager.fence(&active);
+        }
+        if let Some(seat) = self.seat.as_ref().map(ConductorSeat::released) {
+            self.manager.go_back(seat);
+        }
+        RunError::GaveUp {
+            verdict: why,
+            iterations: self.manager.state.iterations,
+            left: None,
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Runs in the name of a council, in processes: the run is voter 1, and agents are the others. What voters have on disk is read
+//! beside them.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+use zbmd_council::decision::{Decided, Decision, RunBorder};
+use zbmd_council::journal::Journal;
+use zbmd_council::node::Settings;
+use zbmd_council::{LogEntry, VoterId};
+
+use crate::agents::{self, AgentProcess};
+use crate::child_run;
+use crate::free_port::free_port;
+
+const MACHINE: &str = r#"Machine(
+    devices: [Device(name: "left:0", backend: cpu), Device(name: "right:0", backend: cpu)],
+    hosts: { "left": ["left:0"], "right": ["right:0"] },
+    links: [Link(from: "left", to: "right", both: true, bandwidth: "10GB/s", latency: "1us")],
+)"#;
+
+const MODEL: &str = r#"Model(
+    name: "hosts",
+    sources: { "in": Stream(dtype: f32) },
+    actors: {
+        "a": Fir(design: { "kind": "lowpass", "cutoff": 0.2, "rate": 1, "taps": 400, "window": { "kaiser": 7.9 } }),
+        "b": Fir(design: { "kind": "lowpass", "cutoff": 0.3, "rate": 1, "taps": 400, "window": { "kaiser": 7.9 } }),
+    },
+    channels: [(from: "in", to: ["a"]), (from: "a", to: ["b"]), (from: "b", to: ["out"])],
+    sinks: { "out": Stream() },
+    pins: { "in": "left:0", "out": "left:0" },
+)"#;
+
+const SECRET: &str = "a token of the test";
+/// Of the council; long enough for a crowded computer.
+pub const LEASE: Duration = Duration::from_millis(160);
+/// Tokens of the input, and how fast they come.
+pub const TOKENS: u64 = 1_000_000;
+const TOKENS_PER_S: u64 = 400_000;
+const PIECE_TOKENS: u64 = 2_000;
+/// Nothing takes as long.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A folder with a bundle, its input and what a run on one host gives for it, and the addresses of a council of three.
+pub struct CouncilRuns {
+    folder: PathBuf,
+    voters: Vec<SocketAddr>,
+}
+
+impl CouncilRuns {
+    /// Prepares a folder.
+    pub fn prepare(folder: &Path) -> Self {
+        std::fs::write(folder.join("cluster.ron"), MACHINE).expect("written");
+        let options = CompileOptions {
+            machine: MachineChoice::File(folder.join("cluster.ron")),
+            contingencies: Losses::Hosts,
+            ..CompileOptions::default()
+        };
+        let compiled = compile_str("hosts.ron", MODEL, "", &options);
+        let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+        zbmd_ir::bundle::write(&folder.join("hosts.zbmd"), &compiled.program).expect("written");
+        agents::token_file(folder, SECRET);
+
+        let mut rng = fastrand::Rng::with_seed(11);
+        let input: Vec<u8> = (0..TOKENS)
+            .flat_map(|_| (rng.f32() - 0.5).to_le_bytes())
+            .collect();
+        std::fs::write(folder.join("in.f32"), input).expect("written");
+        let undisturbed = child_run::command()
+            .args([
+                "hosts.zbmd",
+                "-q",
+                "-i",
+                "in=in.f32",
+                "-o",
+                "out=expected.f32",
+            ])
+            .current_dir(folder)
+            .status();
+        assert!(undisturbed.expect("started").success());
+        let voters = (0..3).map(|_| SocketAddr::from((Ipv4Addr::LOCALHOST, free_port())));
+        Self {
+            folder: folder.to_owned(),
+            voters: voters.collect(),
+        }
+    }
+
+    fn seat(&self, command: &mut Command, voter: u64) {
+        let voters: Vec<String> = self.voters.iter().map(SocketAddr::to_string).collect();
+        command
+            .args(["--token-file", "token", "--council", &voters.join(",")])
+            .args(["--voter", &voter.to_string()])
+            .args(["--council-folder", &format!("voter.{voter}")])
+            .args(["--council-lease", &format!("{}ms", LEASE.as_millis())])
+            .current_dir(&self.folder);
+    }
+
+    /// Starts an agent that is this voter.
+    pub fn agent(&self, voter: u64) -> AgentProcess {
+        let mut command = child_run::command();
+        command.args(["agent", "--listen", "127.0.0.1:0"]);
+        self.seat(&mut command, voter);
+        AgentProcess::spawn(command)
+    }
+
+    /// Starts the run as voter 1, with this agent for its other host. Its input comes by the clock.
+    pub fn run(&self, right: &AgentProcess) -> RunProcess {
+        let mut command = child_run::command();
+        command
+            .args(["hosts.zbmd", "-i", "in=-", "-o", "out=out.f32"])
+            .args(["--host", &format!("right={}", right.address)])
+            .args(["--host-lease", "400ms", "--events", "events.jsonl"]);
+        self.seat(&mut command, 1);
+        RunProcess::spawn(command, self.folder.join("in.f32"))
+    }
+
+    /// Tokens in the run's output file.
+    pub fn output_tokens(&self) -> u64 {
+        let file = std::fs::metadata(self.folder.join("out.f32"));
+        file.map_or(0, |file| file.len() / 4)
+    }
+
+    /// Whether the output is that of a run on one host; returns its tokens.
+    ///
+    /// # Panics
+    /// It is another one, or longer.
+    pub fn check_output(&self) -> u64 {
+        let expected = std::fs::read(self.folder.join("expected.f32")).expect("written");
+        let found = std::fs::read(self.folder.join("out.f32")).expect("written");
+        let is_prefix = expected.starts_with(&found);
+        assert!(is_prefix, "{} bytes that are not the same", found.len());
+        found.len() as u64 / 4
+    }
+
+    /// Tokens of the undisturbed output.
+    pub fn expected_tokens(&self) -> u64 {
+        let file = std::fs::metadata(self.folder.join("expected.f32"));
+        file.expect("written").len() / 4
+    }
+
+    /// What the run's events say.
+    pub fn events(&self) -> String {
+        std::fs::read_to_string(self.folder.join("events.jsonl")).unwrap_or_default()
+    }
+
+    /// The last border that is on the disk of one of these voters, decided or about to be.
+    pub fn last_border_of(&self, voters: &[u64]) -> RunBorder {
+        let borders = voters.iter().map(|voter| self.border_on_disk(*voter));
+        let last = borders.max_by_key(|border| border.iterations);
+        last.expect("a voter")
+    }
+
+    fn border_on_disk(&self, voter: u64) -> RunBorder {
+        let mut decided = Decided::default();
+        for entry in &self.log_of(voter) {
+            decided.apply(entry);
+        }
+        decided.border
+    }
+
+    /// The terms of the epochs that are on the disk of a voter.
+    pub fn epoch_terms_of(&self, voter: u64) -> Vec<u64> {
+        let log = self.log_of(voter);
+        let is_epoch =
+            |entry: &&LogEntry| matches!(Decision::decode(&entry.data), Ok(Decision::Epoch { .. }));
+        log.iter()
+            .filter(is_epoch)
+            .map(|entry| entry.term)
+            .collect()
+    }
+
+    /// What is on the disk of a voter. A copy is read: the voter keeps its journal for itself.
+    fn log_of(&self, voter: u64) -> Vec<LogEntry> {
+        let copy = self.folder.join("copy");
+        std::fs::create_dir_all(&copy).expect("made");
+        let journal = self.folder.join(format!("voter.{voter}/council.journal"));
+        std::fs::copy(&journal, copy.join("council.journal")).expect("copied");
+        let settings = Settings {
+            own: VoterId(voter),
+            voters: (1..=3).map(VoterId).collect(),
+            tick_ns: 10_000_000,
+            compact_after: 1_000,
+            witnesses: Vec::new(),
+        };
+        let (_, recovered) = Journal::open(&copy, &settings).expect("a journal");
+        assert_eq!(recovered.snapshot.index, 0, "the whole log is there");
+        recovered.entries
+    }
+}
+
+/// A run in a process of its own, which is fed by the clock.
+pub struct RunProcess {
+    child: Child,
+}
+
+impl RunProcess {
+    fn spawn(mut command: Command, input: PathBuf) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut stdin = child.stdin.take().expect("piped");
+        std::thread::spawn(move || {
+            let input = std::fs::File::open(input).expect("written");
+            let begun = Instant::now();
+            let mut piece = vec![0; PIECE_TOKENS as usize * 4];
+            for number in 0..TOKENS / PIECE_TOKENS {
+                let due = Duration::from_micros(number * PIECE_TOKENS * 1_000_000 / TOKENS_PER_S);
+                std::thread::sleep(due.saturating_sub(begun.elapsed()));
+                let offset = number * piece.len() as u64;
+                input
+                    .read_exact_at(&mut piece, offset)
+                    .expect("it is there");
+                // A run that has ended takes nothing.
+                if stdin.write_all(&piece).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child }
+    }
+
+    /// Sends a signal to the process.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it is there");
+    }
+
+    /// Waits until something is so, while the run goes on.
+    ///
+    /// # Panics
+    /// It ends before, or it takes too long.
+    pub fn wait_until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                panic!("{status} before {what}: {}", self.said());
+            }
+            assert!(begun.elapsed() < LIMIT, "not {what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn said(&mut self) -> String {
+        let mut text = String::new();
+        if let Some(stderr) = &mut self.child.stderr {
+            let _ = stderr.read_to_string(&mut text);
+        }
+        text
+    }
+
+    /// Waits for the end: how it ended, and what it said.
+    ///
+    /// # Panics
+    /// It takes too long.
+    pub fn end(mut self) -> (ExitStatus, String) {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return (status, self.said());
+            }
+            assert!(begun.elapsed() < LIMIT, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for RunProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,122 @@
+//! Runs in the name of a council, over two hosts with a witness: the run and both agents are processes that are killed, and
+//! stopped and continued. The output is that of a run on one host, as far as a majority has decided it, and not a token further.
+//!
+//! No test harness: this program is its own `zbmd-run`.
+
+use std::process::ExitCode;
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> ExitCode {
+    println!("skipped: runs over several hosts need Linux");
+    ExitCode::SUCCESS
+}
+
+#[cfg(target_os = "linux")]
+fn main() -> ExitCode {
+    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+    zbmd_tests::child_run::run_or_test(run, linux::main)
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::time::{Duration, Instant};
+
+    use rustix::process::Signal;
+    use zbmd_tests::council_runs::{CouncilRuns, LEASE};
+    use zbmd_tests::harness::{self, Test};
+
+    const TESTS: [Test; 4] = [
+        ("one_run_after_another", one_run_after_another),
+        ("a_killed_agent", a_killed_agent),
+        ("two_killed_agents", two_killed_agents),
+        ("a_stopped_conductor", a_stopped_conductor),
+    ];
+
+    pub(super) fn main() {
+        harness::run(&TESTS, || true);
+    }
+
+    /// Agents vote for one run after the other; each begins with its own first border.
+    fn one_run_after_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let runs = CouncilRuns::prepare(folder.path());
+        let (right, _witness) = (runs.agent(2), runs.agent(3));
+        for _ in 0..2 {
+            let (status, said) = runs.run(&right).end();
+            assert!(status.success(), "{status}: {said}");
+            assert_eq!(runs.check_output(), runs.expected_tokens());
+            // The end of the run is a border too.
+            let border = runs.last_border_of(&[2, 3]);
+            assert_eq!(border.outputs, [runs.expected_tokens()]);
+        }
+    }
+
+    /// Two of three voters go on, without the host that is lost.
+    fn a_killed_agent() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let runs = CouncilRuns::prepare(folder.path());
+        let (right, _witness) = (runs.agent(2), runs.agent(3));
+        let mut run = runs.run(&right);
+        run.wait_until("output", || runs.output_tokens() > 100_000);
+        right.signal(Signal::KILL);
+        let (status, said) = run.end();
+        assert!(status.success(), "{status}: {said}");
+        assert_eq!(runs.check_output(), runs.expected_tokens());
+        assert!(runs.events().contains("host right is gone"));
+        // The first; then by the two voters that are left one without the host, and the one for single iterations at the end.
+        assert_eq!(runs.epoch_terms_of(3).len(), 3);
+    }
+
+    /// One of three voters stops, where the majority has decided last.
+    fn two_killed_agents() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let runs = CouncilRuns::prepare(folder.path());
+        let (right, witness) = (runs.agent(2), runs.agent(3));
+        let mut run = runs.run(&right);
+        run.wait_until("output", || runs.output_tokens() > 100_000);
+        for agent in [right, witness] {
+            agent.signal(Signal::KILL);
+        }
+        let (status, said) = run.end();
+        assert_eq!(status.code(), Some(7), "{said}");
+        assert!(
+            said.contains("this run may conduct no more: voter 1 has not had the answers of 2"),
+            "{said}"
+        );
+        let given_out = runs.check_output();
+        assert!(given_out > 100_000 && given_out < runs.expected_tokens());
+        let border = runs.last_border_of(&[2, 3]);
+        assert!(given_out <= border.outputs[0], "{given_out} and {border:?}");
+    }
+
+    /// A conductor that stands still for longer than its lease gives out nothing that no majority has, then or later. It is
+    /// elected again, and goes on.
+    fn a_stopped_conductor() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let runs = CouncilRuns::prepare(folder.path());
+        let (right, _witness) = (runs.agent(2), runs.agent(3));
+        let mut run = runs.run(&right);
+        run.wait_until("output", || runs.output_tokens() > 100_000);
+        run.signal(Signal::STOP);
+        // What was on its way has come.
+        std::thread::sleep(LEASE / 2);
+        let border = runs.last_border_of(&[2, 3]);
+        std::thread::sleep(8 * LEASE);
+        assert_eq!(runs.last_border_of(&[2, 3]), border, "nobody conducts");
+        assert!(runs.output_tokens() <= border.outputs[0]);
+
+        run.signal(Signal::CONT);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(500) {
+            // First the output: what is decided meanwhile may be given out.
+            let given_out = runs.output_tokens();
+            let decided = runs.last_border_of(&[2, 3]).outputs[0];
+            assert!(given_out <= decided, "{given_out} of {decided} tokens");
+        }
+        let (status, said) = run.end();
+        assert!(status.success(), "{status}: {said}");
+        assert_eq!(runs.check_output(), runs.expected_tokens());
+        let terms = runs.epoch_terms_of(3);
+        assert!(terms.last() > terms.first(), "{terms:?}");
+    }
+}
