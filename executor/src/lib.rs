@@ -48,6 +48,8 @@ pub use run::caller::Caller;
 pub use run::control::Stopper;
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 pub use run::hosts::agent::{AgentEvent, serve_as_agent};
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+pub use run::hosts::standby::Takeover;
 pub use run::lanes::{PlannedLane, PlannedLanes, PlannedSlot};
 pub use run::modes::{ModeChange, ModeEntry, ModeHandle, ModeStart};
 pub use run::parameters::{ParameterHandle, ParameterValue, When};

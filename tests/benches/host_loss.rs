@@ -172,6 +172,8 @@ mod linux {
                 },
                 lease: self.lease,
                 council: None,
+                own: None,
+                takeover: None,
             });
             options
         }

@@ -25,16 +25,18 @@ const MACHINE: &str = r#"Machine(
     links: [Link(from: "left", to: "right", both: true, bandwidth: "10GB/s", latency: "1us")],
 )"#;
 
+/// The middle takes as long as both ends together, so sources and sinks come to one host without being pinned there: hosts stand
+/// in for each other only where nothing is pinned.
 const MODEL: &str = r#"Model(
     name: "hosts",
     sources: { "in": Stream(dtype: f32) },
     actors: {
-        "a": Fir(design: { "kind": "lowpass", "cutoff": 0.2, "rate": 1, "taps": 400, "window": { "kaiser": 7.9 } }),
-        "b": Fir(design: { "kind": "lowpass", "cutoff": 0.3, "rate": 1, "taps": 400, "window": { "kaiser": 7.9 } }),
+        "a": Fir(design: { "kind": "lowpass", "cutoff": 0.2, "rate": 1, "taps": 300, "window": { "kaiser": 7.9 } }),
+        "b": Fir(design: { "kind": "lowpass", "cutoff": 0.3, "rate": 1, "taps": 600, "window": { "kaiser": 7.9 } }),
+        "c": Fir(design: { "kind": "lowpass", "cutoff": 0.1, "rate": 1, "taps": 300, "window": { "kaiser": 7.9 } }),
     },
-    channels: [(from: "in", to: ["a"]), (from: "a", to: ["b"]), (from: "b", to: ["out"])],
+    channels: [(from: "in", to: ["a"]), (from: "a", to: ["b"]), (from: "b", to: ["c"]), (from: "c", to: ["out"])],
     sinks: { "out": Stream() },
-    pins: { "in": "left:0", "out": "left:0" },
 )"#;
 
 const SECRET: &str = "a token of the test";
@@ -51,9 +53,21 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub struct CouncilRuns {
     folder: PathBuf,
     voters: Vec<SocketAddr>,
+    /// Those that cannot conduct.
+    witnesses: &'static str,
+    lease: Duration,
 }
 
 impl CouncilRuns {
+    /// Prepares a folder, for a council whose voter 2 could conduct too.
+    pub fn prepare_with_standby(folder: &Path, lease: Duration) -> Self {
+        Self {
+            witnesses: "3",
+            lease,
+            ..Self::prepare(folder)
+        }
+    }
+
     /// Prepares a folder.
     pub fn prepare(folder: &Path) -> Self {
         std::fs::write(folder.join("cluster.ron"), MACHINE).expect("written");
@@ -88,6 +102,8 @@ impl CouncilRuns {
         Self {
             folder: folder.to_owned(),
             voters: voters.collect(),
+            witnesses: "2,3",
+            lease: LEASE,
         }
     }
 
@@ -97,7 +113,8 @@ impl CouncilRuns {
             .args(["--token-file", "token", "--council", &voters.join(",")])
             .args(["--voter", &voter.to_string()])
             .args(["--council-folder", &format!("voter.{voter}")])
-            .args(["--council-lease", &format!("{}ms", LEASE.as_millis())])
+            .args(["--witnesses", self.witnesses])
+            .args(["--council-lease", &format!("{}ms", self.lease.as_millis())])
             .current_dir(&self.folder);
     }
 
@@ -117,13 +134,73 @@ impl CouncilRuns {
             .args(["--host", &format!("right={}", right.address)])
             .args(["--host-lease", "400ms", "--events", "events.jsonl"]);
         self.seat(&mut command, 1);
-        RunProcess::spawn(command, self.folder.join("in.f32"))
+        RunProcess::spawn(command, Some(self.folder.join("in.f32")))
+    }
+
+    /// Starts a run that stands by as voter 2, on the other host. It has the input as a file.
+    pub fn standby(&self) -> RunProcess {
+        let mut command = child_run::command();
+        command
+            .args(["hosts.zbmd", "-i", "in=in.f32", "-o", "out=taken.f32"])
+            .args(["--take-over-as", "right"]);
+        self.seat(&mut command, 2);
+        RunProcess::spawn(command, None)
     }
 
     /// Tokens in the run's output file.
     pub fn output_tokens(&self) -> u64 {
-        let file = std::fs::metadata(self.folder.join("out.f32"));
+        self.tokens_in("out.f32")
+    }
+
+    /// Tokens in the output file of the run that stood by.
+    pub fn taken_tokens(&self) -> u64 {
+        self.tokens_in("taken.f32")
+    }
+
+    fn tokens_in(&self, name: &str) -> u64 {
+        let file = std::fs::metadata(self.folder.join(name));
         file.map_or(0, |file| file.len() / 4)
+    }
+
+    /// Whether both outputs together are that of a run on one host, the second from the token on that it has said.
+    ///
+    /// # Panics
+    /// Something of it is missing, or is another.
+    pub fn check_both_outputs(&self, said: &str) {
+        let first_tokens = self.check_output();
+        let token = said.split("`out` goes on with token ").nth(1);
+        let token = token.and_then(|rest| rest.split_whitespace().next());
+        let token: u64 = token.and_then(|t| t.parse().ok()).expect(said);
+        assert!(token <= first_tokens, "{token} after {first_tokens} tokens");
+        let expected = std::fs::read(self.folder.join("expected.f32")).expect("written");
+        let taken = std::fs::read(self.folder.join("taken.f32")).expect("written");
+        let is_rest = taken == expected[token as usize * 4..];
+        assert!(is_rest, "{} bytes after token {token}", taken.len());
+    }
+
+    /// The last border that was decided before voter 2 opened an epoch, by the journal of a voter.
+    ///
+    /// # Panics
+    /// It has opened none.
+    pub fn last_border_before_takeover(&self, voter: u64) -> RunBorder {
+        let mut decided = Decided::default();
+        for entry in &self.log_of(voter) {
+            let before = decided.border.clone();
+            decided.apply(entry);
+            if decided.conductor == Some(VoterId(2)) {
+                return before;
+            }
+        }
+        panic!("voter 2 has opened no epoch: {decided:?}");
+    }
+
+    /// Whether voter 2 holds the state of each border, by the journal of a voter.
+    pub fn is_held(&self, voter: u64) -> bool {
+        let mut decided = Decided::default();
+        for entry in &self.log_of(voter) {
+            decided.apply(entry);
+        }
+        decided.holders.contains(&VoterId(2))
     }
 
     /// Whether the output is that of a run on one host; returns its tokens.
@@ -200,13 +277,19 @@ pub struct RunProcess {
 }
 
 impl RunProcess {
-    fn spawn(mut command: Command, input: PathBuf) -> Self {
+    fn spawn(mut command: Command, input: Option<PathBuf>) -> Self {
+        let stdin = match input {
+            Some(_) => Stdio::piped(),
+            None => Stdio::null(),
+        };
         let mut child = command
-            .stdin(Stdio::piped())
+            .stdin(stdin)
             .stderr(Stdio::piped())
             .spawn()
             .expect("started");
-        let mut stdin = child.stdin.take().expect("piped");
+        let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) else {
+            return Self { child };
+        };
         std::thread::spawn(move || {
             let input = std::fs::File::open(input).expect("written");
             let begun = Instant::now();

@@ -183,6 +183,7 @@ fn vote(settings: &str) {
             token: Token::of(TOKEN),
             protection: Protection::Loopback,
         },
+        borders: None,
         settings: Settings {
             own,
             voters,
@@ -239,6 +240,7 @@ impl SmallConductor {
         for blocks in last + 1.. {
             let border = RunBorder {
                 iterations: blocks,
+                given_out: blocks,
                 checksum: blocks,
                 outputs: vec![blocks],
             };

@@ -19,17 +19,22 @@ fn main() -> ExitCode {
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use std::path::Path;
     use std::time::{Duration, Instant};
 
     use rustix::process::Signal;
-    use zbmd_tests::council_runs::{CouncilRuns, LEASE};
+    use zbmd_tests::agents::AgentProcess;
+    use zbmd_tests::council_runs::{CouncilRuns, LEASE, RunProcess};
     use zbmd_tests::harness::{self, Test};
 
-    const TESTS: [Test; 4] = [
+    const TESTS: [Test; 7] = [
         ("one_run_after_another", one_run_after_another),
         ("a_killed_agent", a_killed_agent),
         ("two_killed_agents", two_killed_agents),
         ("a_stopped_conductor", a_stopped_conductor),
+        ("a_killed_conductor", a_killed_conductor),
+        ("a_conductor_that_is_replaced", a_conductor_that_is_replaced),
+        ("a_run_that_needs_no_standby", a_run_that_needs_no_standby),
     ];
 
     pub(super) fn main() {
@@ -118,5 +123,80 @@ mod linux {
         assert_eq!(runs.check_output(), runs.expected_tokens());
         let terms = runs.epoch_terms_of(3);
         assert!(terms.last() > terms.first(), "{terms:?}");
+    }
+    /// A run, its agent on the other host, and a run that stands by there.
+    struct Trio {
+        runs: CouncilRuns,
+        run: RunProcess,
+        standby: RunProcess,
+        _agent: AgentProcess,
+    }
+
+    impl Trio {
+        /// Starts all three, and waits until the state of each border is held by two.
+        fn start(folder: &Path) -> Self {
+            let runs = CouncilRuns::prepare_with_standby(folder, LEASE);
+            let agent = runs.agent(3);
+            let mut run = runs.run(&agent);
+            run.wait_until("output", || runs.output_tokens() > 50_000);
+            let standby = runs.standby();
+            run.wait_until("a holder", || runs.is_held(3));
+            let begin = runs.output_tokens();
+            run.wait_until("more output", || runs.output_tokens() > begin + 50_000);
+            Self {
+                runs,
+                run,
+                standby,
+                _agent: agent,
+            }
+        }
+    }
+
+    /// The run goes on elsewhere, from a border that everything was given out up to.
+    fn a_killed_conductor() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let trio = Trio::start(folder.path());
+        trio.run.signal(Signal::KILL);
+        let (status, said) = trio.standby.end();
+        assert!(status.success(), "{status}: {said}");
+        trio.runs.check_both_outputs(&said);
+    }
+
+    /// A conductor that stood still while another took over gives out nothing that was not decided before that, and ends.
+    fn a_conductor_that_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut trio = Trio::start(folder.path());
+        trio.run.signal(Signal::STOP);
+        let runs = &trio.runs;
+        trio.standby
+            .wait_until("output of the next", || runs.taken_tokens() > 0);
+        std::thread::sleep(Duration::from_secs(2));
+        trio.run.signal(Signal::CONT);
+        let (status, said) = trio.run.end();
+        assert_eq!(status.code(), Some(7), "{said}");
+        assert!(
+            said.contains("voter 2 has conducted it since term"),
+            "{said}"
+        );
+
+        let (status, said) = trio.standby.end();
+        assert!(status.success(), "{status}: {said}");
+        trio.runs.check_both_outputs(&said);
+        let decided = trio.runs.last_border_before_takeover(3).outputs[0];
+        let given_out = trio.runs.output_tokens();
+        assert!(given_out <= decided, "{given_out} of {decided} tokens");
+    }
+
+    /// Whoever stands by for a run that comes to its end ends too, and writes nothing.
+    fn a_run_that_needs_no_standby() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let trio = Trio::start(folder.path());
+        let (status, said) = trio.run.end();
+        assert!(status.success(), "{status}: {said}");
+        assert_eq!(trio.runs.check_output(), trio.runs.expected_tokens());
+        let (status, said) = trio.standby.end();
+        assert!(status.success(), "{status}: {said}");
+        assert!(said.contains("the run has come to its end"), "{said}");
+        assert_eq!(trio.runs.taken_tokens(), 0);
     }
 }

@@ -153,6 +153,8 @@ mod linux {
             },
             lease,
             council: None,
+            own: None,
+            takeover: None,
         });
         options
     }

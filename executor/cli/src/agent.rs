@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use zbmd_backends::op::Registry;
 use zbmd_executor::{
-    AgentEvent, Credentials, Hosts, Protection, Tls, TlsFiles, Token, serve_as_agent,
+    AgentEvent, Credentials, Engine, Hosts, Protection, Takeover, Tls, TlsFiles, Token,
+    serve_as_agent,
 };
 
 use super::args::Args;
@@ -89,7 +90,8 @@ impl ProtectionArgs {
 /// The other hosts of a run, if the command line has some.
 pub(super) fn hosts(args: &Args) -> Result<Option<Hosts>, CliError> {
     let council = args.council.seat()?;
-    let Some(token_file) = args.token_file.as_ref().filter(|_| !args.hosts.is_empty()) else {
+    let has_hosts = !args.hosts.is_empty() || args.take_over_as.is_some();
+    let Some(token_file) = args.token_file.as_ref().filter(|_| has_hosts) else {
         return match council {
             Some(_) => Err(CliError::Usage(
                 "--council is for runs over several hosts: give each other host by --host"
@@ -104,7 +106,42 @@ pub(super) fn hosts(args: &Args) -> Result<Option<Hosts>, CliError> {
         credentials: args.protection.credentials(token_file, &mut addresses)?,
         lease: args.host_lease,
         council,
+        own: args.take_over_as.clone(),
+        takeover: None,
     }))
+}
+
+/// Stands by for a run that another host conducts, if that is asked for, until this one is to go on with it.
+///
+/// # Errors
+/// It cannot stand by, or what it holds is of no use. [`StandBy::Over`] is none.
+pub(super) fn stand_by(args: &Args, engine: &Engine) -> Result<StandBy, CliError> {
+    let (Some(host), Some(hosts)) = (&args.take_over_as, hosts(args)?) else {
+        return Ok(StandBy::NotAskedFor);
+    };
+    say(format_args!("zbmd-run: standing by as host {host}"));
+    let Some(takeover) = engine.stand_by(&hosts)? else {
+        say(format_args!("zbmd-run: the run has come to its end"));
+        return Ok(StandBy::Over);
+    };
+    let sinks = engine.program().graph.sinks().zip(&takeover.outputs);
+    for ((_, actor), token) in sinks {
+        say(format_args!(
+            "zbmd-run: taking over at iteration {}: `{}` goes on with token {token}",
+            takeover.state.iterations, actor.name
+        ));
+    }
+    Ok(StandBy::TakeOver(takeover))
+}
+
+/// What came of standing by.
+pub(super) enum StandBy {
+    /// It was not asked for.
+    NotAskedFor,
+    /// The run has ended without it.
+    Over,
+    /// The run is to be gone on with.
+    TakeOver(Takeover),
 }
 
 /// Serves runs until the process is ended.

@@ -184,6 +184,17 @@ pub(super) struct Args {
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[command(flatten)]
     pub(super) council: CouncilArgs,
+    /// Stand by as this host of the bundle's machine, for a run that another host has started: hold the state of each border, and
+    /// go on with the run when its conductor is lost. Its inputs are read from where the run is, its outputs begin with the token
+    /// that is said then; the last of those that the first conductor has given out come again.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[arg(
+        long,
+        value_name = "HOST",
+        requires = "council",
+        conflicts_with_all = ["load_state", "checkpoint", "record"]
+    )]
+    pub(super) take_over_as: Option<String>,
     /// Say nothing but errors.
     #[arg(short, long)]
     pub(super) quiet: bool,

@@ -14,12 +14,14 @@ use zbmd_executor::{
     Engine, EngineError, Isolation, RunError, RunOptions, Session, StateSubscription, Stopper,
     Supervised,
 };
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use zbmd_executor::{Hosts, Takeover};
 use zbmd_ir::bundle;
 use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{PresentMode, Program, State};
 
 #[cfg(all(feature = "hosts", target_os = "linux"))]
-use super::agent;
+use super::agent::{self, StandBy};
 use super::args::{Args, Where};
 use super::checkpoints::{self, Border, CheckpointFolder, Keeper};
 #[cfg(target_os = "linux")]
@@ -59,6 +61,9 @@ pub(super) fn run(
     let takes_commands = replayed.is_none();
 
     let plan = RunPlan::read(args, bundle_path, registry, replayed)?;
+    let Some(plan) = plan.stand_by()? else {
+        return Ok(exit::OK);
+    };
     let opened = OpenedRun::open(plan)?;
     let running = Running::start(opened, takes_commands)?;
     running.finish(takes_commands)
@@ -82,6 +87,9 @@ struct RunPlan<'a> {
     start: Option<ReplayStart>,
     /// What a recording has for the sources; they have files if there is none.
     recorded_sources: Option<SourceFiles>,
+    /// A run of another host that is gone on with: `start` is where.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    takeover: Option<Takeover>,
 }
 
 impl<'a> RunPlan<'a> {
@@ -129,7 +137,43 @@ impl<'a> RunPlan<'a> {
             checkpoint_folder,
             start,
             recorded_sources,
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            takeover: None,
         })
+    }
+
+    /// Stands by for the run of another host, if that is asked for. `None` if that has ended without this one.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    fn stand_by(mut self) -> Result<Option<Self>, CliError> {
+        let Subject { args, engine, .. } = &self.subject;
+        match agent::stand_by(args, engine)? {
+            StandBy::NotAskedFor => {}
+            StandBy::Over => return Ok(None),
+            StandBy::TakeOver(takeover) => {
+                self.start = Some(ReplayStart::from(LoadedState {
+                    state: takeover.state.clone(),
+                    present_mode: PresentMode::default(),
+                }));
+                self.takeover = Some(takeover);
+            }
+        }
+        Ok(Some(self))
+    }
+
+    #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+    fn stand_by(self) -> Result<Option<Self>, CliError> {
+        Ok(Some(self))
+    }
+
+    /// The state up to which sources have been read by the run that is gone on with, from their beginnings on.
+    fn consumed_before(&self) -> Option<State> {
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        return self
+            .takeover
+            .as_ref()
+            .map(|takeover| takeover.state.clone());
+        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        None
     }
 }
 
@@ -145,6 +189,8 @@ struct OpenedRun<'a> {
     event_lines: Option<EventLines>,
     recorder: Option<ReadyRecorder>,
     outputs: Outputs,
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    takeover: Option<Takeover>,
 }
 
 /// The files that a run writes its tokens and its checkpoints to.
@@ -159,6 +205,7 @@ struct Outputs {
 
 impl<'a> OpenedRun<'a> {
     fn open(plan: RunPlan<'a>) -> Result<Self, CliError> {
+        let consumed_before = plan.consumed_before();
         let RunPlan {
             subject,
             listeners,
@@ -166,6 +213,8 @@ impl<'a> OpenedRun<'a> {
             checkpoint_folder,
             start,
             recorded_sources,
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            takeover,
         } = plan;
         let Subject {
             args,
@@ -180,7 +229,16 @@ impl<'a> OpenedRun<'a> {
 
         let sources = match recorded_sources {
             Some(sources) => sources,
-            None => files.open_sources(engine.program(), &origin, resumed.as_ref())?,
+            None => match &consumed_before {
+                Some(state) => {
+                    let beginning = run_origin(engine, None, None);
+                    files.open_sources(engine.program(), &beginning, Some(state))?
+                }
+                None => {
+                    let state = resumed.as_ref().map(|checkpoint| &checkpoint.state);
+                    files.open_sources(engine.program(), &origin, state)?
+                }
+            },
         };
         let mut live = open_live_sources(&subject, &supervised)?;
         let deadlines = Deadlines::of(args, engine, &live)?;
@@ -220,6 +278,8 @@ impl<'a> OpenedRun<'a> {
                 keeper,
             },
             subject,
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            takeover,
         })
     }
 }
@@ -307,6 +367,8 @@ impl<'a> Running<'a> {
             event_lines,
             recorder,
             outputs,
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            takeover,
         } = opened;
         let Subject {
             args,
@@ -322,7 +384,7 @@ impl<'a> Running<'a> {
         let mut session = engine.start(RunOptions {
             inputs: recorder.as_ref().map(ReadyRecorder::listener),
             #[cfg(all(feature = "hosts", target_os = "linux"))]
-            hosts: agent::hosts(args)?,
+            hosts: agent::hosts(args)?.map(|hosts| Hosts { takeover, ..hosts }),
             ..run_options(args, supervised, start)
         })?;
         stop_on_signal(session.stopper());
@@ -622,7 +684,7 @@ fn run_options(
 ) -> RunOptions {
     let options = RunOptions {
         supervised,
-        iterations: args.iterations,
+        iterations: iterations_left(args, start.as_ref()),
         pad: args.pad,
         isolation: match args.isolation {
             Where::Gpus if !cfg!(target_os = "linux") => Isolation::Threads,
@@ -648,6 +710,17 @@ fn run_options(
             ..options
         },
     }
+}
+
+/// Iterations that are left of those that the command line asks for: a run that is gone on with has done some of them.
+fn iterations_left(args: &Args, start: Option<&ReplayStart>) -> Option<u64> {
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    if let (Some(_), Some(start)) = (&args.take_over_as, start) {
+        let done = start.state.iterations;
+        return args.iterations.map(|all| all.saturating_sub(done));
+    }
+    let _ = start;
+    args.iterations
 }
 
 /// Names of the machine's devices, in order.

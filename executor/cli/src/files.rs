@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc;
 
-use zbmd_ir::{Actor, MODEL, Program, Value};
+use zbmd_ir::{Actor, MODEL, Program, State, Value};
 
 use super::args::Args;
 use super::deadlines::Deadlines;
@@ -82,7 +82,7 @@ impl Files {
         &self,
         program: &Program,
         origin: &Origin,
-        resumed: Option<&Checkpoint>,
+        resumed: Option<&State>,
     ) -> Result<Opened<Box<dyn io::Read + Send>>, FileError> {
         let mut opened_sources = Vec::new();
         for (index, (_, actor)) in program.graph.sources().enumerate() {
@@ -98,12 +98,12 @@ impl Files {
             };
 
             let mut source_file = open_source(path, port)?;
-            if let Some(checkpoint) = resumed {
+            if let Some(state) = resumed {
                 let failed = |error| FileError::Io {
                     path: path.clone(),
                     source: error,
                 };
-                let consumed_tokens = checkpoint.state.consumed[index].1 - origin.consumed[index];
+                let consumed_tokens = state.consumed[index].1 - origin.consumed[index];
                 match actor.params.contains_key(MODEL) {
                     // A model that had ended went on with zeros.
                     true => {

@@ -60,7 +60,7 @@ pub(super) fn read(args: &Args, names: &[&str]) -> Result<Option<Supervised>, Cl
 /// Whether the run is over several hosts: the loss of one is what supervision is for.
 fn has_hosts(args: &Args) -> bool {
     #[cfg(all(feature = "hosts", target_os = "linux"))]
-    return !args.hosts.is_empty();
+    return !args.hosts.is_empty() || args.take_over_as.is_some();
     #[cfg(not(all(feature = "hosts", target_os = "linux")))]
     {
         let _ = args;

@@ -15,6 +15,9 @@ pub const MAX_DECISION_BYTES: usize = 1 << 16;
 pub struct RunBorder {
     /// Iterations of the graph from the beginning of the run.
     pub iterations: u64,
+    /// Iterations up to a border at or before this one, up to which all outputs have been taken from the run: whoever takes over
+    /// goes on from there. Its state is held by all of [`Decided::holders`] too.
+    pub given_out: u64,
     /// Of the state that the run has there.
     pub checksum: u64,
     /// Tokens that each sink has got by then.
@@ -44,6 +47,11 @@ pub enum Decision {
     Join {
         /// Which one.
         holder: VoterId,
+    },
+    /// The run has come to its end, and all of its outputs are given out: nobody takes it over.
+    End {
+        /// Which run.
+        run: u128,
     },
     /// A voter does not get borders any more: it is lost, or too slow.
     Leave {
@@ -125,6 +133,8 @@ pub struct Decided {
     pub conductor: Option<VoterId>,
     /// The hosts that take part in it.
     pub hosts: BTreeSet<u32>,
+    /// The run has come to its end.
+    pub is_over: bool,
     /// The voters that get the state of each border.
     pub holders: BTreeSet<VoterId>,
     /// The last border. It outlives its epoch.
@@ -148,6 +158,7 @@ impl Decided {
                     self.holders.clear();
                     (self.border, self.border_epoch) = (RunBorder::default(), 0);
                 }
+                self.is_over = false;
                 self.epoch = entry.index;
                 self.term = entry.term;
                 self.conductor = Some(conductor);
@@ -155,6 +166,10 @@ impl Decided {
                 Effect::Taken
             }
             Ok(Decision::Border { epoch, border }) => self.advance_border(epoch, border),
+            Ok(Decision::End { run }) if run == self.run => {
+                effect(!std::mem::replace(&mut self.is_over, true))
+            }
+            Ok(Decision::End { .. }) => Effect::Void,
             Ok(Decision::Join { holder }) => effect(self.holders.insert(holder)),
             Ok(Decision::Leave { holder }) => effect(self.holders.remove(&holder)),
             Err(_) => Effect::Void,
@@ -224,6 +239,7 @@ mod tests {
     fn border(epoch: u64, iterations: u64) -> Decision {
         let border = RunBorder {
             iterations,
+            given_out: 0,
             checksum: iterations * 7,
             outputs: vec![iterations],
         };
@@ -261,6 +277,14 @@ mod tests {
         assert_eq!((decided.run, decided.epoch), (8, 5));
         assert_eq!((decided.border.iterations, decided.holders.len()), (0, 0));
         assert_eq!(decided.apply(&entry(6, 2, &border(5, 2))), Effect::Taken);
+
+        // An end is that of one run, and of no later one.
+        let end = |run| Decision::End { run };
+        assert_eq!(decided.apply(&entry(7, 2, &end(7))), Effect::Void);
+        assert_eq!(decided.apply(&entry(8, 2, &end(8))), Effect::Taken);
+        assert!(decided.is_over);
+        decided.apply(&entry(9, 2, &epoch_of(9)));
+        assert!(!decided.is_over);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
 use zbmd_wire::connection::{Credentials, SharedConnection};
 use zbmd_wire::error::Refusal;
-use zbmd_wire::handshake::{Hello, Purpose, accept, dial};
+use zbmd_wire::handshake::{Accepted, Hello, Purpose, accept, dial};
 use zbmd_wire::{Deadline, connect_by};
 
 use crate::VoterId;
@@ -148,6 +148,8 @@ struct AcceptorShared {
     settings: Settings,
     credentials: Credentials,
     inputs: Mutex<Sender<MemberInput>>,
+    /// Where connections go that are for borders.
+    borders: Option<Mutex<Sender<Accepted>>>,
     handshakes: AtomicUsize,
     is_over: AtomicBool,
     /// The last connection of each voter.
@@ -163,6 +165,7 @@ pub(crate) fn listen(
     settings: &Settings,
     credentials: &Credentials,
     inputs: Sender<MemberInput>,
+    borders: Option<Sender<Accepted>>,
 ) -> io::Result<Acceptor> {
     let listener = TcpListener::bind(address)?;
     let address = listener.local_addr()?;
@@ -170,6 +173,7 @@ pub(crate) fn listen(
         settings: settings.clone(),
         credentials: credentials.clone(),
         inputs: Mutex::new(inputs),
+        borders: borders.map(Mutex::new),
         handshakes: AtomicUsize::new(0),
         is_over: AtomicBool::new(false),
         readers: Mutex::default(),
@@ -238,6 +242,11 @@ impl AcceptorShared {
     fn admit(&self, socket: TcpStream) -> Option<(VoterId, Arc<SharedConnection>)> {
         let deadline = Deadline::after(HANDSHAKE_LIMIT);
         let accepted = accept(socket, &self.credentials, deadline).ok()?;
+        if let (Purpose::Border, Some(borders)) = (accepted.hello.purpose, &self.borders) {
+            let borders = borders.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = borders.send(accepted);
+            return None;
+        }
         let from = VoterId(accepted.hello.sender.into());
         let own = self.settings.own;
         let is_expected = accepted.hello == hello(&self.settings, from, own);

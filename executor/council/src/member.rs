@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use zbmd_wire::connection::Credentials;
+use zbmd_wire::handshake::Accepted;
 
 use crate::VoterId;
 use crate::decision::{Decided, Decision, Effect};
@@ -45,6 +46,8 @@ pub struct MemberOptions {
     pub folder: PathBuf,
     /// What it shows to others, and asks of them.
     pub credentials: Credentials,
+    /// Where connections of other voters go that are for borders of a run; they are refused if there is none.
+    pub borders: Option<Sender<Accepted>>,
 }
 
 /// What a voter tells whoever started it. It is told on the voter's thread, which must not be kept waiting.
@@ -122,6 +125,7 @@ impl Member {
             addresses,
             folder,
             credentials,
+            borders,
         } = options;
         settings.check()?;
         let find = |voter: &VoterId| {
@@ -140,7 +144,13 @@ impl Member {
             address: own_address,
             source,
         };
-        let acceptor = listen(own_address, &settings, &credentials, inputs.clone());
+        let acceptor = listen(
+            own_address,
+            &settings,
+            &credentials,
+            inputs.clone(),
+            borders,
+        );
         let acceptor = acceptor.map_err(failed)?;
         let address = acceptor.address();
         let links = Links::start(&settings, &addresses, &credentials).map_err(failed)?;

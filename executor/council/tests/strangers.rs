@@ -40,6 +40,7 @@ fn options(folder: &std::path::Path) -> MemberOptions {
         addresses: voters.iter().copied().zip(addresses).collect(),
         folder: folder.to_owned(),
         credentials: credentials(SECRET),
+        borders: None,
         settings: Settings {
             own: VoterId(1),
             voters,

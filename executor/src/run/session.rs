@@ -188,7 +188,7 @@ impl Session {
         }
 
         // Made before anything runs: a lack of memory is found here.
-        let first_epoch = manager.make_epoch(0, &[])?;
+        let first_epoch = manager.make_epoch(0, &manager.pool.lost_devices())?;
 
         let source_handles = source_handles(
             loaded,
@@ -399,7 +399,7 @@ fn start_tracer(
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 fn take_seat(
     options: &RunOptions,
-    modes: &LoadedModes,
+    modes: &Arc<LoadedModes>,
     control: &RunControl,
     pool: &WorkerPool,
     initial_state: &State,
@@ -422,7 +422,7 @@ fn take_seat(
         changes_made: 0,
     };
     let events = pool.event_sender();
-    ConductorSeat::take(council, &hosts.credentials, events, Arc::clone(gate), begin).map(Some)
+    ConductorSeat::take((hosts, council), modes, events, Arc::clone(gate), begin).map(Some)
 }
 
 fn source_handles(

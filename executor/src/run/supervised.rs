@@ -94,8 +94,8 @@ pub(super) struct SupervisedRun<'m> {
     last_state_iterations: u64,
     injector: Option<Injector>,
     actions: Vec<Action>,
-    /// The epoch that was made before anything ran.
-    first: Option<ActiveEpoch>,
+    /// The epoch that was made before anything ran, and without which devices.
+    first: Option<(ActiveEpoch, Vec<DeviceId>)>,
     active: Option<ActiveEpoch>,
     generations: BTreeMap<DeviceId, Generation>,
     /// Workers that are not ready yet, and when they are looked at next.
@@ -157,11 +157,16 @@ impl<'m> SupervisedRun<'m> {
             loaded: Arc::clone(&manager.loaded),
             phase: manager.phase,
         };
+        let lost = manager.pool.lost_devices();
+        let mut supervisor = Supervisor::new(options.settings, options.tree, plans);
+        if !lost.is_empty() {
+            supervisor.go_on();
+        }
         Self {
             #[cfg(all(feature = "hosts", target_os = "linux"))]
             seat: manager.seat.take(),
             council_end: None,
-            supervisor: Supervisor::new(options.settings, options.tree, plans),
+            supervisor,
             manager,
             outlet,
             monitor: self_watch.monitor(),
@@ -171,7 +176,7 @@ impl<'m> SupervisedRun<'m> {
             last_state_iterations: 0,
             injector: options.inject,
             actions: Vec::new(),
-            first: Some(first),
+            first: Some((first, lost)),
             active: None,
             generations: BTreeMap::new(),
             starting: BTreeSet::new(),
@@ -227,7 +232,8 @@ impl<'m> SupervisedRun<'m> {
             self.pass_time();
         };
 
-        self.settle_council()?;
+        let is_end = matches!(verdict, Verdict::Finished | Verdict::Requested);
+        self.settle_council(is_end)?;
         // What was delivered until then stays delivered: the caller is told how many iterations.
         match verdict {
             Verdict::Finished | Verdict::Requested => Ok(()),
@@ -517,10 +523,10 @@ impl<'m> SupervisedRun<'m> {
         self.manager.deny_memory = denies_memory;
 
         let mut active = match self.first.take() {
-            Some(first) if lost.is_empty() && first.spec.epoch == epoch.0 => first,
+            Some((first, without)) if lost == without && first.spec.epoch == epoch.0 => first,
             first => {
                 // What was made in advance is of no use: nothing comes from its sinks.
-                for queue in first.iter().flat_map(|first| &first.memory.sinks) {
+                for queue in first.iter().flat_map(|(first, _)| &first.memory.sinks) {
                     queue.close();
                 }
                 self.manager.make_epoch(epoch.0, lost)?
@@ -836,7 +842,7 @@ impl SupervisedRun<'_> {
 
     fn propose_end(&mut self) {}
 
-    fn settle_council(&mut self) -> Result<(), RunError> {
+    fn settle_council(&mut self, _: bool) -> Result<(), RunError> {
         Ok(())
     }
 

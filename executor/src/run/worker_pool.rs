@@ -167,6 +167,15 @@ impl WorkerPool {
         }
     }
 
+    /// Devices whose hosts are not there.
+    pub(crate) fn lost_devices(&self) -> Vec<DeviceId> {
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        if let Some(hosts) = &self.hosts {
+            return hosts.lost_devices();
+        }
+        Vec::new()
+    }
+
     /// Whether the worker of a device is on another host.
     fn is_remote(&self, device: DeviceId) -> bool {
         #[cfg(all(feature = "hosts", target_os = "linux"))]

@@ -17,6 +17,8 @@ pub(crate) struct ReleaseGate {
 struct GateState {
     /// For each sink, in actor order, tokens since the session began.
     released: Vec<u64>,
+    /// For each sink, tokens that whoever pulls has done with: it has come for more since.
+    taken: Vec<u64>,
     is_closed: bool,
 }
 
@@ -35,6 +37,7 @@ impl ReleaseGate {
         Self {
             state: Mutex::new(GateState {
                 released: vec![0; sink_count],
+                taken: vec![0; sink_count],
                 is_closed: false,
             }),
             changed: Condvar::new(),
@@ -59,6 +62,18 @@ impl ReleaseGate {
     pub(crate) fn close(&self) {
         self.locked().is_closed = true;
         self.changed.notify_all();
+    }
+
+    /// Whoever pulls from a sink comes for more, and has done with so many tokens; `u64::MAX` if nobody pulls any more.
+    pub(crate) fn note_taken(&self, sink: usize, tokens: u64) {
+        self.locked().taken[sink] = tokens;
+    }
+
+    /// Whether whoever pulls from the sinks has done with these counts.
+    pub(crate) fn has_taken(&self, counts: &[u64]) -> bool {
+        let state = self.locked();
+        let mut sinks = state.taken.iter().zip(counts);
+        sinks.all(|(taken, count)| taken >= count)
     }
 
     /// What a sink may give out now.
@@ -122,5 +137,16 @@ mod tests {
         });
         gate.release(&[7, 7]);
         assert_eq!(gate.released(0).tokens, 6);
+    }
+
+    #[test]
+    fn tokens_are_taken_when_every_sink_has_been_come_back_to() {
+        let gate = ReleaseGate::new(2);
+        assert!(gate.has_taken(&[0, 0]) && !gate.has_taken(&[0, 1]));
+        gate.note_taken(0, 5);
+        gate.note_taken(1, 3);
+        assert!(gate.has_taken(&[5, 3]) && !gate.has_taken(&[5, 4]));
+        gate.note_taken(1, u64::MAX);
+        assert!(gate.has_taken(&[5, 4]));
     }
 }

@@ -478,6 +478,7 @@ impl SinkHandle {
     fn wait(&mut self, tokens: u64, deadline: Deadline) -> Result<bool, StreamError> {
         let mut tokens = tokens;
         if let Some(gate) = &self.gate {
+            gate.gate.note_taken(gate.sink, gate.pulled);
             let released = gate.gate.wait(gate.sink, gate.pulled, deadline);
             if released.tokens <= gate.pulled {
                 return match (released.is_final, self.stream.stop.is_set()) {
@@ -497,6 +498,7 @@ impl SinkHandle {
         let token_bytes = self.stream.token.bytes();
         let mut there = self.consumer.available().min(to.len() as u64 / token_bytes);
         if let Some(gate) = &mut self.gate {
+            gate.gate.note_taken(gate.sink, gate.pulled);
             there = there.min(gate.released().tokens - gate.pulled);
             gate.pulled += there;
         }
@@ -531,6 +533,9 @@ impl SinkGate {
 
 impl Drop for SinkHandle {
     fn drop(&mut self) {
+        if let Some(gate) = &self.gate {
+            gate.gate.note_taken(gate.sink, u64::MAX);
+        }
         self.consumer.detach();
     }
 }

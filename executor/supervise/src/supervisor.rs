@@ -172,6 +172,11 @@ impl<P: Plans> Supervisor<P> {
         self.members[device].detector.bound_ns(planned_ns)
     }
 
+    /// The run has begun before, elsewhere: no device is waited for that it can do without. To be said before [`Self::start`].
+    pub fn go_on(&mut self) {
+        self.has_begun = true;
+    }
+
     /// Begins: starts all workers.
     pub fn start(&mut self, now_ns: u64, out: &mut Vec<Action>) {
         let devices = self.tree.devices().iter().map(|d| d.name.clone()).collect();

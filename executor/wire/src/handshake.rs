@@ -39,6 +39,8 @@ pub enum Purpose {
     Wire = 2,
     /// One voter of a council speaks to another.
     Council = 3,
+    /// A conductor gives a voter that could take over the state of each border.
+    Border = 4,
 }
 
 /// What the dialer says.
@@ -109,6 +111,7 @@ impl Hello {
             1 => Purpose::Control,
             2 => Purpose::Wire,
             3 => Purpose::Council,
+            4 => Purpose::Border,
             found => return Err(HandshakeError::Purpose { peer, found }),
         };
         Ok(Self {

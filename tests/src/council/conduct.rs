@@ -225,6 +225,7 @@ impl World {
     ) -> Result<(), CouncilViolation> {
         let border = RunBorder {
             iterations: copy.blocks,
+            given_out: copy.from,
             checksum: copy.sum,
             outputs: vec![copy.blocks],
         };

@@ -434,7 +434,7 @@ impl World {
                 self.summary.borders += 1;
                 return self.check_copies(epoch, border.iterations);
             }
-            Ok(Decision::Epoch { .. }) | Err(_) => {}
+            Ok(Decision::Epoch { .. } | Decision::End { .. }) | Err(_) => {}
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ impl Obedience {
         credentials: &Credentials,
     ) -> Result<Self, String> {
         let take = |seat: &CouncilSeat| {
-            let (member, times) = start_member(seat, credentials, |_| ())?;
+            let (member, times) = start_member(seat, credentials, None, |_| ())?;
             Ok::<_, String>(AgentSeat {
                 member,
                 times,

@@ -79,13 +79,36 @@ impl HostSet {
             set.check_program(loaded)?;
         }
 
-        for (name, address) in &hosts.agents {
-            let mut names = set.names.iter();
-            let host = names.position(|known| known == name).unwrap_or(0);
-            let opened = set.opener.open(host, *address);
-            set.links[host] = Some(opened.map_err(|why| host_error(name, why))?);
+        match hosts.takeover {
+            None => set.open_all()?,
+            // What was conducted before must end first: agents are taken in as they come.
+            Some(_) => set.look_for_all(),
         }
         Ok(Some(set))
+    }
+
+    fn open_all(&mut self) -> Result<(), EngineError> {
+        for (host, address) in self.agent_hosts() {
+            let opened = self.opener.open(host, address);
+            self.links[host] = Some(opened.map_err(|why| host_error(&self.names[host], why))?);
+        }
+        Ok(())
+    }
+
+    fn look_for_all(&self) {
+        for (host, address) in self.agent_hosts() {
+            self.opener.look_for(host, address);
+        }
+    }
+
+    /// Hosts with an agent, and where it is.
+    fn agent_hosts(&self) -> Vec<(usize, SocketAddr)> {
+        let agents = self.opener.hosts.agents.iter();
+        let hosts = agents.filter_map(|(name, address)| {
+            let host = self.names.iter().position(|known| known == name)?;
+            Some((host, *address))
+        });
+        hosts.collect()
     }
 
     fn of(loaded: &LoadedProgram, opener: AgentOpener) -> Result<Self, EngineError> {
@@ -102,7 +125,17 @@ impl HostSet {
             let why = format!("the bundle's machine has the hosts {known}: name one of them");
             return Err(host_error(unknown, why));
         }
-        let [own_name] = unnamed.as_slice() else {
+        let own_names = match &options.own {
+            Some(own) if unnamed.contains(&own) => vec![own],
+            Some(own) => {
+                let known = unnamed.iter().map(|name| name.as_str());
+                let known = known.collect::<Vec<_>>().join(", ");
+                let why = format!("it must be a host without an agent, which are: {known}");
+                return Err(host_error(own, why));
+            }
+            None => unnamed.clone(),
+        };
+        let [own_name] = own_names.as_slice() else {
             let why = format!(
                 "{} of the bundle's {} hosts have no --host option ({}); exactly one must have none, which is this one",
                 unnamed.len(),
@@ -170,7 +203,10 @@ impl HostSet {
         }
         for plan in [Some(loaded.main), loaded.tail].into_iter().flatten() {
             let devices = loaded.physical_devices(&program.plans[plan], &[]);
-            self.check_streams(loaded, plan, &devices)?;
+            // Without all hosts another plan runs, which is checked as it begins.
+            if self.opener.hosts.takeover.is_none() {
+                self.check_streams(loaded, plan, &devices)?;
+            }
         }
         Ok(())
     }
@@ -206,6 +242,14 @@ impl HostSet {
         self.hosts[device] != self.own_host
     }
 
+    /// Devices of other hosts, which are not there.
+    pub(crate) fn lost_devices(&self) -> Vec<DeviceId> {
+        let devices = self.hosts.iter_enumerated().map(|(device, _)| device);
+        let is_lost =
+            |device: &DeviceId| self.is_remote(*device) && self.loss_of(*device).is_some();
+        devices.filter(is_lost).collect()
+    }
+
     /// The devices of a host.
     pub(crate) fn devices_of(&self, host: usize) -> Vec<DeviceId> {
         let devices = self.hosts.iter_enumerated();
@@ -219,7 +263,9 @@ impl HostSet {
 
     /// Looks for a host that was lost, until it comes back.
     pub(crate) fn look_for(&self, host: usize) {
-        self.opener.look_for(host, self.addresses[host]);
+        if self.agent_hosts().iter().any(|(with, _)| *with == host) {
+            self.opener.look_for(host, self.addresses[host]);
+        }
     }
 
     /// A host has come back. Whether it is still there: if not, it is looked for again.

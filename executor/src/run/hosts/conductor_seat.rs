@@ -4,21 +4,21 @@
 //! What is decided is read from the voter's own state, not from the answers to proposals: a proposal may be lost with its leader,
 //! and is made again until what it says is decided, or another has conducted since.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
-use xxhash_rust::xxh3::Xxh3;
 use zbmd_council::VoterId;
 use zbmd_council::decision::{Decided, Decision, RunBorder};
-use zbmd_council::member::{Member, MemberEvent};
-use zbmd_ir::State;
-use zbmd_wire::connection::Credentials;
+use zbmd_ir::state;
 
-use super::seat::{Mandate, SeatTimes, start_member};
+use super::border_copy::{BorderCopy, checksum};
+use super::holders::Holders;
+use super::opener::sum_of;
+use super::seat::{Candidate, Mandate, SeatTimes};
 use crate::error::EngineError;
-use crate::options::{BorderState, CouncilSeat};
+use crate::options::{BorderState, CouncilSeat, Hosts};
+use crate::program::LoadedModes;
 use crate::run::event::WorkerEvent;
 use crate::run::inbox::EventSender;
 use crate::transport::release_gate::ReleaseGate;
@@ -27,20 +27,26 @@ use crate::transport::release_gate::ReleaseGate;
 const ELECTION_LIMIT: Duration = Duration::from_secs(10);
 /// A proposal of which nothing is known after so many ticks is made again.
 const REPEAT_TICKS: u32 = 8;
+/// At the end of a run whoever pulls from its sinks has so long to come back for more, and find that there is none.
+const TAKE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The seat of a conductor.
 pub(crate) struct ConductorSeat {
-    member: Member,
-    own: VoterId,
-    voter_count: usize,
-    times: SeatTimes,
-    /// Told whenever something may have been decided, or the lease has begun.
-    news: Receiver<()>,
+    candidate: Candidate,
     gate: Arc<ReleaseGate>,
+    modes: Arc<LoadedModes>,
     run: u128,
+    /// For each sink, the tokens that were given out before this process took over.
+    outputs_before: Vec<u64>,
     mandate: Mandate,
+    /// The voters that could take over, if there are some.
+    holders: Option<Holders>,
+    holders_told: Instant,
     /// The border that everything is given out up to.
     released: BorderState,
+    /// Iterations of borders that were released, and the tokens that each sink was given up to there: from the last one whose
+    /// tokens have been taken on.
+    released_before: VecDeque<(u64, Vec<u64>)>,
     /// A later one that waits to be decided, and to be released.
     pending: Option<Pending>,
     patience: Patience,
@@ -50,7 +56,9 @@ struct Pending {
     border: RunBorder,
     state: BorderState,
     is_decided: bool,
-    proposed: Instant,
+    /// Since when it waits for those that are to hold it.
+    made: Instant,
+    proposed: Option<Instant>,
 }
 
 /// How long this voter could not act. A time in which the whole process stood still does not count: nobody could answer it.
@@ -84,75 +92,126 @@ impl ConductorSeat {
     /// # Errors
     /// A seat that makes no sense, or nobody who elects this one.
     pub(crate) fn take(
-        seat: &CouncilSeat,
-        credentials: &Credentials,
+        (hosts, seat): (&Hosts, &CouncilSeat),
+        modes: &Arc<LoadedModes>,
         events: EventSender<WorkerEvent>,
         gate: Arc<ReleaseGate>,
         begin: BorderState,
     ) -> Result<Self, EngineError> {
         let error = |why| EngineError::Council { why };
-        if seat.witnesses.contains(&seat.own) {
-            return Err(error(format!(
-                "voter {} is a witness, which never conducts: take one that is none for the run",
-                seat.own
-            )));
-        }
-        let (send_news, news) = sync_channel(1);
-        let listener = move |event| {
-            // Whoever has not taken the last news yet will see these too.
-            let _ = send_news.try_send(());
-            if matches!(event, MemberEvent::Leads { .. } | MemberEvent::Applied(_)) {
-                events.send(WorkerEvent::Council);
-            }
+        let takeover = hosts.takeover.as_ref();
+        let candidate = match takeover {
+            Some(takeover) => takeover.take_candidate().ok_or_else(|| {
+                error("what is taken over has a run already: stand by anew".to_owned())
+            })?,
+            None => Candidate::start(seat, &hosts.credentials, None).map_err(error)?,
         };
-        let (member, times) = start_member(seat, credentials, listener).map_err(error)?;
-        let own = VoterId(seat.own);
-        let mut seat = Self {
-            member,
-            own,
-            voter_count: seat.voters.len(),
-            times,
-            news,
-            gate,
-            run: zbmd_wire::handshake::new_run().map_err(EngineError::Thread)?,
-            mandate: Mandate {
-                term: 0,
-                epoch: 0,
-                conductor: own,
-            },
+        candidate.tell(events);
+        let (run, outputs_before) = match takeover {
+            Some(takeover) => (takeover.run, takeover.outputs.clone()),
+            None => (
+                zbmd_wire::handshake::new_run().map_err(EngineError::Thread)?,
+                vec![0; begin.emitted.len()],
+            ),
+        };
+        let mandate = Mandate {
+            term: 0,
+            epoch: 0,
+            conductor: candidate.own,
+        };
+        let is_run_of_its_own = takeover.is_none();
+        let mut taken = Self {
+            holders: None,
+            holders_told: Instant::now(),
+            released_before: [(begin.state.iterations, begin.emitted.clone())].into(),
             released: begin,
+            candidate,
+            gate,
+            modes: Arc::clone(modes),
+            run,
+            outputs_before,
+            mandate,
             pending: None,
             patience: Patience::new(),
         };
-        seat.wait_for_election().map_err(error)?;
-        Ok(seat)
+        taken.begin_to_copy(hosts, seat, is_run_of_its_own)?;
+        taken.wait_for_election().map_err(error)?;
+        Ok(taken)
+    }
+
+    /// Gives the state of each border to the voters that could take over, from the first one on.
+    fn begin_to_copy(
+        &mut self,
+        hosts: &Hosts,
+        seat: &CouncilSeat,
+        is_run_of_its_own: bool,
+    ) -> Result<(), EngineError> {
+        let voters = (1..).zip(&seat.voters);
+        let others =
+            voters.filter(|(voter, _)| *voter != seat.own && !seat.witnesses.contains(voter));
+        let others: BTreeMap<VoterId, _> = others
+            .map(|(voter, address)| (VoterId(voter), *address))
+            .collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        if is_run_of_its_own && self.released.state.iterations > 0 {
+            let why = "a run that goes on from a saved state cannot be taken over yet: make all voters but this one witnesses, or begin anew";
+            return Err(EngineError::Council {
+                why: why.to_owned(),
+            });
+        }
+        let image = zbmd_ir::bundle::image_of_modes(self.modes.verified());
+        let bundle = image.map_err(EngineError::Thread)?;
+        let bundle_sum = sum_of(bundle.file()).map_err(EngineError::Thread)?;
+        let holders = Holders::start(
+            self.candidate.own,
+            &others,
+            (self.run, bundle_sum),
+            &hosts.credentials,
+            self.candidate.waker(),
+        );
+        let holders = holders.map_err(EngineError::Thread)?;
+        holders.give(self.copy_of(&self.released));
+        self.holders = Some(holders);
+        Ok(())
+    }
+
+    fn copy_of(&self, border: &BorderState) -> BorderCopy {
+        let graph = &self.modes.first().program.graph;
+        BorderCopy {
+            iterations: border.state.iterations,
+            outputs: self.outputs_until(border),
+            state: state::encode(&border.state, graph, None),
+        }
+    }
+
+    /// Tokens that each sink is given from the beginning of the run up to a border.
+    fn outputs_until(&self, border: &BorderState) -> Vec<u64> {
+        let before = self.outputs_before.iter();
+        let sums = before.zip(&border.emitted);
+        sums.map(|(before, emitted)| before + emitted).collect()
     }
 
     fn wait_for_election(&mut self) -> Result<(), String> {
         let begun = Instant::now();
-        while !self.may_act() {
+        while !self.candidate.may_act() {
             if begun.elapsed() > ELECTION_LIMIT {
                 return Err(format!(
                     "{} has not been elected within {} s: {} of its {} voters must run, and no other conductor",
-                    self.own,
+                    self.candidate.own,
                     ELECTION_LIMIT.as_secs(),
-                    self.voter_count / 2 + 1,
-                    self.voter_count
+                    self.majority(),
+                    self.candidate.voter_count
                 ));
             }
-            self.wait();
+            self.candidate.wait();
         }
         Ok(())
     }
 
-    /// Whether it may act now, as the conductor within its lease.
-    fn may_act(&self) -> bool {
-        self.member.acts_until_ns().is_some()
-    }
-
-    /// Waits until there may be news, a tick at most.
-    fn wait(&self) {
-        let _ = self.news.recv_timeout(self.times.tick);
+    fn majority(&self) -> usize {
+        self.candidate.voter_count / 2 + 1
     }
 
     /// The epoch at work, in whose name agents are given orders.
@@ -167,7 +226,7 @@ impl ConductorSeat {
 
     /// How soon it must be asked to [`Self::step`] again.
     pub(crate) fn tick(&self) -> Duration {
-        self.times.tick
+        self.candidate.times.tick
     }
 
     /// Whether a border waits to be decided.
@@ -180,29 +239,29 @@ impl ConductorSeat {
     /// # Errors
     /// This run may conduct no more, and why.
     pub(crate) fn open_epoch(&mut self, hosts: &BTreeSet<u32>) -> Result<(), String> {
-        let last_epoch = self.member.decided().epoch;
+        let last_epoch = self.candidate.member.decided().epoch;
         let mut proposed: Option<Instant> = None;
         loop {
             self.step()?;
-            let decided = self.member.decided();
+            let decided = self.candidate.member.decided();
             if decided.epoch > last_epoch && self.is_own(&decided) {
                 self.mandate = Mandate {
                     term: decided.term,
                     epoch: decided.epoch,
-                    conductor: self.own,
+                    conductor: self.candidate.own,
                 };
                 return Ok(());
             }
             let is_due = proposed.is_none_or(|at| at.elapsed() > self.repeat_after());
-            if is_due && self.may_act() {
-                self.member.submit(Decision::Epoch {
+            if is_due && self.candidate.may_act() {
+                self.candidate.member.submit(Decision::Epoch {
                     run: self.run,
-                    conductor: self.own,
+                    conductor: self.candidate.own,
                     hosts: hosts.clone(),
                 });
                 proposed = Some(Instant::now());
             }
-            self.wait();
+            self.candidate.wait();
         }
     }
 
@@ -212,31 +271,60 @@ impl ConductorSeat {
         if state.state.iterations <= latest.state.iterations {
             return;
         }
+        if let Some(holders) = &self.holders {
+            holders.give(self.copy_of(&state));
+        }
         let border = RunBorder {
             iterations: state.state.iterations,
+            given_out: 0,
             checksum: checksum(&state.state),
-            outputs: state.emitted.clone(),
+            outputs: self.outputs_until(&state),
         };
         self.pending = Some(Pending {
             border,
             state,
             is_decided: false,
-            proposed: Instant::now(),
+            made: Instant::now(),
+            proposed: None,
         });
         self.submit_pending();
     }
 
+    /// Proposes the pending border once all that are connected hold it, or have not answered for a lease.
     fn submit_pending(&mut self) {
-        if !self.may_act() {
+        let given_out = self.given_out();
+        let Some(pending) = &mut self.pending else {
+            return;
+        };
+        if let Some(holders) = &self.holders
+            && !holders.hold(pending.border.iterations)
+        {
+            if pending.made.elapsed() < self.candidate.times.lease {
+                return;
+            }
+            holders.leave_behind(pending.border.iterations);
+        }
+        if !self.candidate.may_act() {
             return;
         }
-        if let Some(pending) = &mut self.pending {
-            pending.proposed = Instant::now();
-            self.member.submit(Decision::Border {
-                epoch: self.mandate.epoch,
-                border: pending.border.clone(),
-            });
+        pending.proposed = Some(Instant::now());
+        pending.border.given_out = given_out;
+        self.candidate.member.submit(Decision::Border {
+            epoch: self.mandate.epoch,
+            border: pending.border.clone(),
+        });
+    }
+
+    /// Iterations up to the last border whose outputs have all been taken.
+    fn given_out(&mut self) -> u64 {
+        while let Some((_, next)) = self.released_before.get(1)
+            && self.gate.has_taken(next)
+        {
+            self.released_before.pop_front();
         }
+        self.released_before
+            .front()
+            .map_or(0, |(iterations, _)| *iterations)
     }
 
     /// Takes in what has been decided, and releases it.
@@ -244,30 +332,58 @@ impl ConductorSeat {
     /// # Errors
     /// This run may conduct no more, and why.
     pub(crate) fn step(&mut self) -> Result<(), String> {
-        let decided = self.member.decided();
+        let decided = self.candidate.member.decided();
         if decided.epoch > self.mandate.epoch && self.mandate.epoch > 0 && !self.is_own(&decided) {
             return Err(self.deposed_text(&decided));
         }
-        let may_act = self.may_act();
-        self.patience.look(may_act, self.times);
-        if self.patience.silent > self.times.grace {
+        let may_act = self.candidate.may_act();
+        self.patience.look(may_act, self.candidate.times);
+        if self.patience.silent > self.candidate.times.grace {
             return Err(self.silence_text());
         }
+        self.note_holders(&decided);
 
+        let repeat_after = self.repeat_after();
         let Some(pending) = &mut self.pending else {
             return Ok(());
         };
         let is_reached = decided.border.iterations >= pending.border.iterations;
         pending.is_decided = is_reached && decided.run == self.run;
-        let is_lost = !pending.is_decided && pending.proposed.elapsed() > self.repeat_after();
-        if is_lost {
+        let is_due = pending
+            .proposed
+            .is_none_or(|at| at.elapsed() > repeat_after);
+        if !pending.is_decided && is_due {
             self.submit_pending();
         } else if may_act && let Some(pending) = self.pending.take_if(|pending| pending.is_decided)
         {
-            self.gate.release(&pending.border.outputs);
+            self.gate.release(&pending.state.emitted);
+            let emitted = pending.state.emitted.clone();
+            self.released_before
+                .push_back((pending.border.iterations, emitted));
             self.released = pending.state;
         }
         Ok(())
+    }
+
+    /// Has it decided who holds the borders, and forgets those that nobody goes on from.
+    fn note_holders(&mut self, decided: &Decided) {
+        let Some(holders) = &self.holders else { return };
+        if !self.is_own(decided) {
+            return;
+        }
+        holders.forget_before(decided.border.given_out);
+        let is_due = self.holders_told.elapsed() > self.repeat_after();
+        let holding = holders.holding(decided.border.iterations);
+        if !is_due || holding == decided.holders {
+            return;
+        }
+        self.holders_told = Instant::now();
+        for &holder in holding.difference(&decided.holders) {
+            self.candidate.member.submit(Decision::Join { holder });
+        }
+        for &holder in decided.holders.difference(&holding) {
+            self.candidate.member.submit(Decision::Leave { holder });
+        }
     }
 
     /// Waits until nothing is pending.
@@ -280,21 +396,51 @@ impl ConductorSeat {
             if self.pending.is_none() {
                 return Ok(());
             }
-            self.wait();
+            self.candidate.wait();
         }
     }
 
+    /// Has the end of the run decided, once everything that was released has been taken from the sinks: nobody takes it over then.
+    ///
+    /// # Errors
+    /// This run may conduct no more, and why.
+    pub(crate) fn end(&mut self) -> Result<(), String> {
+        // Whoever waits for more is told that there is none, and comes back for that.
+        self.gate.close();
+        let begun = Instant::now();
+        let has_holders = self.holders.is_some();
+        while has_holders && !self.gate.has_taken(&self.released.emitted) {
+            self.step()?;
+            if begun.elapsed() > TAKE_LIMIT {
+                break;
+            }
+            self.candidate.wait();
+        }
+        let mut proposed: Option<Instant> = None;
+        while !self.candidate.member.decided().is_over {
+            self.step()?;
+            if proposed.is_none_or(|at| at.elapsed() > self.repeat_after()) {
+                self.candidate
+                    .member
+                    .submit(Decision::End { run: self.run });
+                proposed = Some(Instant::now());
+            }
+            self.candidate.wait();
+        }
+        Ok(())
+    }
+
     fn repeat_after(&self) -> Duration {
-        self.times.tick * REPEAT_TICKS
+        self.candidate.times.tick * REPEAT_TICKS
     }
 
     /// Whether the epoch that was opened last is this conductor's.
     fn is_own(&self, decided: &Decided) -> bool {
-        decided.run == self.run && decided.conductor == Some(self.own)
+        decided.run == self.run && decided.conductor == Some(self.candidate.own)
     }
 
     fn deposed_text(&self, decided: &Decided) -> String {
-        let conductor = decided.conductor.unwrap_or(self.own);
+        let conductor = decided.conductor.unwrap_or(self.candidate.own);
         let what = match decided.run == self.run {
             true => "it",
             false => "another run",
@@ -308,23 +454,10 @@ impl ConductorSeat {
     fn silence_text(&self) -> String {
         format!(
             "this run may conduct no more: {} has not had the answers of {} of the council's {} voters for {} ms",
-            self.own,
-            self.voter_count / 2 + 1,
-            self.voter_count,
-            self.times.grace.as_millis()
+            self.candidate.own,
+            self.majority(),
+            self.candidate.voter_count,
+            self.candidate.times.grace.as_millis()
         )
     }
-}
-
-/// Of a state at a border: alike wherever the run is computed.
-fn checksum(state: &State) -> u64 {
-    let mut sum = Xxh3::new();
-    sum.update(&state.iterations.to_le_bytes());
-    for (_, tokens) in &state.consumed {
-        sum.update(&tokens.to_le_bytes());
-    }
-    for tokens in &state.channels {
-        sum.update(tokens);
-    }
-    sum.digest()
 }

@@ -25,6 +25,10 @@
 //! they have not heard a leader for a lease ([`agent_seat`]). Nothing of this is on the path of tokens: whoever pulls from a sink
 //! looks at one more number.
 //!
+//! A voter that could conduct and does not is one that stands by ([`standby`]). It is given the state of each border before that
+//! is proposed ([`holders`]). When it is elected it goes on from the last border whose outputs have all been taken from the
+//! sinks of the one before it: those that follow may come twice, with the same numbers and bits.
+//!
 //! # Why nothing of a fenced epoch counts
 //!
 //! All that counts is in the conductor's memory of the epoch: its committed border and its sinks' queues. An agent that was
@@ -33,10 +37,13 @@
 
 pub(crate) mod agent;
 mod agent_seat;
+mod border_copy;
 pub(crate) mod conductor;
 pub(crate) mod conductor_seat;
 mod heartbeats;
+mod holders;
 pub(crate) mod link;
 mod message;
 mod opener;
 mod seat;
+pub(crate) mod standby;

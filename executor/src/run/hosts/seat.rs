@@ -1,6 +1,8 @@
 //! A process's seat in a council: the voter that it starts, and how long it waits for others.
 
 use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -9,8 +11,11 @@ use zbmd_council::VoterId;
 use zbmd_council::member::{Member, MemberEvent, MemberOptions};
 use zbmd_council::node::{LEASE_TICKS, Settings};
 use zbmd_wire::connection::Credentials;
+use zbmd_wire::handshake::Accepted;
 
 use crate::options::CouncilSeat;
+use crate::run::event::WorkerEvent;
+use crate::run::inbox::EventSender;
 
 /// Shortest and longest lease. While a conductor waits for a majority nobody supervises its workers, so the longest is short.
 const LEASES: std::ops::RangeInclusive<Duration> =
@@ -62,13 +67,14 @@ pub(super) fn council_sum(seat: &CouncilSeat) -> u64 {
     sum.digest()
 }
 
-/// Starts the voter.
+/// Starts the voter. Connections of a conductor that are for its borders go to `borders`.
 ///
 /// # Errors
 /// A seat that makes no sense, a journal that cannot be gone on from, or what the system says.
 pub(super) fn start_member(
     seat: &CouncilSeat,
     credentials: &Credentials,
+    borders: Option<Sender<Accepted>>,
     listener: impl FnMut(MemberEvent) + Send + 'static,
 ) -> Result<(Member, SeatTimes), String> {
     if !LEASES.contains(&seat.lease) {
@@ -97,7 +103,94 @@ pub(super) fn start_member(
         addresses,
         folder: seat.folder.clone(),
         credentials: credentials.clone(),
+        borders,
     };
     let member = Member::start(options, listener).map_err(|error| error.to_string())?;
     Ok((member, times))
+}
+
+/// The voter of a process that conducts, or could.
+pub(crate) struct Candidate {
+    pub(super) member: Member,
+    pub(super) own: VoterId,
+    pub(super) voter_count: usize,
+    pub(super) times: SeatTimes,
+    /// Told whenever something may have been decided, or the lease has begun.
+    news: Receiver<()>,
+    waker: Waker,
+}
+
+/// Tells a candidate that there may be news, and the supervising thread of its run once there is one.
+#[derive(Clone)]
+pub(super) struct Waker {
+    news: SyncSender<()>,
+    events: Arc<OnceLock<EventSender<WorkerEvent>>>,
+}
+
+impl Waker {
+    pub(super) fn wake(&self) {
+        // Whoever has not taken the last news yet will see these too.
+        let _ = self.news.try_send(());
+        if let Some(events) = self.events.get() {
+            events.send(WorkerEvent::Council);
+        }
+    }
+}
+
+impl Candidate {
+    /// Starts the voter.
+    ///
+    /// # Errors
+    /// A seat of a witness, or as [`start_member`].
+    pub(super) fn start(
+        seat: &CouncilSeat,
+        credentials: &Credentials,
+        borders: Option<Sender<Accepted>>,
+    ) -> Result<Self, String> {
+        if seat.witnesses.contains(&seat.own) {
+            return Err(format!(
+                "voter {} is a witness, which never conducts: take one that is none, by --witnesses on all hosts",
+                seat.own
+            ));
+        }
+        let (send_news, news) = sync_channel(1);
+        let waker = Waker {
+            news: send_news,
+            events: Arc::default(),
+        };
+        let told = waker.clone();
+        let listener = move |event| {
+            if matches!(event, MemberEvent::Leads { .. } | MemberEvent::Applied(_)) {
+                told.wake();
+            }
+        };
+        let (member, times) = start_member(seat, credentials, borders, listener)?;
+        Ok(Self {
+            member,
+            own: VoterId(seat.own),
+            voter_count: seat.voters.len(),
+            times,
+            news,
+            waker,
+        })
+    }
+
+    /// Whether it may act now, as the conductor within its lease.
+    pub(super) fn may_act(&self) -> bool {
+        self.member.acts_until_ns().is_some()
+    }
+
+    /// Waits until there may be news, a tick at most.
+    pub(super) fn wait(&self) {
+        let _ = self.news.recv_timeout(self.times.tick);
+    }
+
+    /// From here on the supervising thread is told of news too.
+    pub(super) fn tell(&self, events: EventSender<WorkerEvent>) {
+        let _ = self.waker.events.set(events);
+    }
+
+    pub(super) fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
 }

@@ -69,16 +69,21 @@ impl SupervisedRun<'_> {
         }
     }
 
-    /// Waits until everything that the run has computed is decided. After that nothing is conducted any more.
+    /// Waits until everything that the run has computed is decided. After that nothing is conducted any more, by nobody if
+    /// it is the end of the run.
     ///
     /// # Errors
     /// This run may conduct no more: its state is that of the last border that was given out.
-    pub(super) fn settle_council(&mut self) -> Result<(), RunError> {
+    pub(super) fn settle_council(&mut self, is_end: bool) -> Result<(), RunError> {
         self.propose_end();
         let Some(seat) = &mut self.seat else {
             return Ok(());
         };
-        match seat.settle() {
+        let settled = seat.settle().and_then(|()| match is_end {
+            true => seat.end(),
+            false => Ok(()),
+        });
+        match settled {
             Ok(()) => Ok(()),
             Err(why) => Err(self.end_by_council(why)),
         }

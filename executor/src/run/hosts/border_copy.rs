@@ -1,0 +1,30 @@
+//! The state of a border as voters give it to each other: a length of 4 bytes and postcard, and 8 bytes of its iterations back when
+//! it is held.
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+use zbmd_ir::State;
+
+/// A border that a run can be gone on from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct BorderCopy {
+    /// Iterations from the beginning of the run.
+    pub iterations: u64,
+    /// Tokens that each sink has been given from the beginning of the run up to there, in actor order.
+    pub outputs: Vec<u64>,
+    /// As a state is saved, with a checksum.
+    pub state: Vec<u8>,
+}
+
+/// Of a state at a border: alike wherever the run is computed.
+pub(super) fn checksum(state: &State) -> u64 {
+    let mut sum = Xxh3::new();
+    sum.update(&state.iterations.to_le_bytes());
+    for (_, tokens) in &state.consumed {
+        sum.update(&tokens.to_le_bytes());
+    }
+    for tokens in &state.channels {
+        sum.update(tokens);
+    }
+    sum.digest()
+}

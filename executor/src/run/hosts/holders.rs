@@ -1,0 +1,219 @@
+//! The voters that could take over from this conductor: each is given the state of every border before that is proposed. A thread
+//! for each connects to it, again and again if need be, gives it what it lacks, and hears what it holds. Nobody waits for one that
+//! does not answer for a lease.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use zbmd_council::VoterId;
+use zbmd_wire::connection::{Credentials, SharedConnection};
+use zbmd_wire::handshake::{Hello, Purpose, dial};
+use zbmd_wire::{Deadline, connect_by};
+
+use super::border_copy::BorderCopy;
+use super::message;
+use super::seat::Waker;
+
+/// From one try to connect to the next.
+const DIAL_PAUSE: Duration = Duration::from_millis(20);
+/// A voter that does not take up a connection for so long is not there.
+const DIAL_LIMIT: Duration = Duration::from_secs(1);
+/// One that takes nothing, or does not answer, for so long is connected to anew.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// What the voters are given, and what they hold.
+pub(super) struct Holders {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<Copies>,
+    changed: Condvar,
+    hello: Hello,
+    credentials: Credentials,
+    waker: Waker,
+}
+
+#[derive(Default)]
+struct Copies {
+    /// In the order of their iterations.
+    borders: VecDeque<Arc<BorderCopy>>,
+    /// Those that are connected.
+    present: BTreeMap<VoterId, Present>,
+    is_over: bool,
+}
+
+struct Present {
+    connection: Arc<SharedConnection>,
+    /// The iterations of the last border that it holds.
+    held: Option<u64>,
+}
+
+impl Holders {
+    /// Begins to connect to these voters, for a run of the bundle with this checksum.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(super) fn start(
+        own: VoterId,
+        voters: &BTreeMap<VoterId, SocketAddr>,
+        (run, bundle_sum): (u128, u64),
+        credentials: &Credentials,
+        waker: Waker,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            hello: Hello {
+                purpose: Purpose::Border,
+                run,
+                epoch: 0,
+                plan: bundle_sum,
+                sender: own.0 as u32,
+                receiver: 0,
+            },
+            credentials: credentials.clone(),
+            waker,
+        });
+        for (&voter, &address) in voters {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new()
+                .name(format!("zbmd borders to {voter}"))
+                .spawn(move || shared.serve(voter, address))?;
+        }
+        Ok(Self { shared })
+    }
+
+    /// Gives a border to all of them.
+    pub(super) fn give(&self, border: BorderCopy) {
+        self.shared.locked().borders.push_back(Arc::new(border));
+        self.shared.changed.notify_all();
+    }
+
+    /// Nobody goes on from a border before this one any more.
+    pub(super) fn forget_before(&self, iterations: u64) {
+        let mut copies = self.shared.locked();
+        copies
+            .borders
+            .retain(|border| border.iterations >= iterations);
+    }
+
+    /// Whether all that are connected hold this border.
+    pub(super) fn hold(&self, iterations: u64) -> bool {
+        let copies = self.shared.locked();
+        let mut present = copies.present.values();
+        present.all(|present| present.held >= Some(iterations))
+    }
+
+    /// Those that hold this border.
+    pub(super) fn holding(&self, iterations: u64) -> BTreeSet<VoterId> {
+        let copies = self.shared.locked();
+        let present = copies.present.iter();
+        let holding = present.filter(|(_, present)| present.held >= Some(iterations));
+        holding.map(|(voter, _)| *voter).collect()
+    }
+
+    /// Goes on without those that do not hold this border, until they are connected to anew.
+    pub(super) fn leave_behind(&self, iterations: u64) {
+        let mut copies = self.shared.locked();
+        copies.present.retain(|_, present| {
+            let holds = present.held >= Some(iterations);
+            if !holds {
+                present.connection.shutdown();
+            }
+            holds
+        });
+    }
+}
+
+impl Drop for Holders {
+    fn drop(&mut self) {
+        let mut copies = self.shared.locked();
+        copies.is_over = true;
+        for present in copies.present.values() {
+            present.connection.shutdown();
+        }
+        drop(copies);
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn locked(&self) -> MutexGuard<'_, Copies> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives one voter what it lacks, until the run is over.
+    fn serve(&self, voter: VoterId, address: SocketAddr) {
+        while !self.locked().is_over {
+            if let Ok(connection) = self.dial(voter, address) {
+                // Whatever ends it, it is connected to again.
+                let _ = self.give_all(voter, &Arc::new(connection));
+                self.locked().present.remove(&voter);
+                self.waker.wake();
+            }
+            let copies = self.locked();
+            let waited = self
+                .changed
+                .wait_timeout_while(copies, DIAL_PAUSE, |copies| !copies.is_over);
+            drop(waited);
+        }
+    }
+
+    fn dial(&self, voter: VoterId, address: SocketAddr) -> Result<SharedConnection, String> {
+        let deadline = Deadline::after(DIAL_LIMIT);
+        let text = |error: io::Error| error.to_string();
+        let socket = connect_by(address, deadline).map_err(text)?;
+        let hello = Hello {
+            receiver: voter.0 as u32,
+            ..self.hello
+        };
+        let connection = dial(socket, &hello, &self.credentials, deadline);
+        let connection = connection.map_err(|error| error.to_string())?;
+        SharedConnection::new(connection, ANSWER_LIMIT).map_err(text)
+    }
+
+    fn give_all(&self, voter: VoterId, connection: &Arc<SharedConnection>) -> io::Result<()> {
+        let mut held = None;
+        let present = Present {
+            connection: Arc::clone(connection),
+            held,
+        };
+        self.locked().present.insert(voter, present);
+        while let Some(border) = self.next_after(held) {
+            message::send(&**connection, &*border)?;
+            let mut answer = [0; 8];
+            (&**connection).read_exact(&mut answer)?;
+            if u64::from_le_bytes(answer) != border.iterations {
+                return Err(io::Error::other("it holds another border"));
+            }
+            held = Some(border.iterations);
+            match self.locked().present.get_mut(&voter) {
+                Some(present) => present.held = held,
+                // It was left behind.
+                None => return Ok(()),
+            }
+            self.waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Waits for a border behind this one; `None` when the run is over.
+    fn next_after(&self, held: Option<u64>) -> Option<Arc<BorderCopy>> {
+        let mut copies = self.locked();
+        loop {
+            if copies.is_over {
+                return None;
+            }
+            let mut borders = copies.borders.iter();
+            if let Some(next) = borders.find(|border| Some(border.iterations) > held) {
+                return Some(Arc::clone(next));
+            }
+            let woken = self.changed.wait(copies);
+            copies = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A run that stands by: a voter that is given the state of each border, and goes on from the last one that was given out when it is
+//! elected.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use zbmd_council::decision::Decided;
+use zbmd_ir::{State, state};
+use zbmd_wire::Deadline;
+use zbmd_wire::connection::SharedConnection;
+use zbmd_wire::error::Refusal;
+use zbmd_wire::handshake::Accepted;
+
+use super::border_copy::BorderCopy;
+use super::message;
+use super::opener::sum_of;
+use super::seat::Candidate;
+use crate::error::EngineError;
+use crate::options::Hosts;
+use crate::program::Engine;
+
+const WELCOME_LIMIT: Duration = Duration::from_secs(1);
+/// One that takes over is told that it leads before it knows of all that was decided: so many ticks it may take.
+const CATCH_UP_TICKS: u32 = 40;
+
+/// A run that is taken over from a conductor that is gone.
+#[derive(Clone)]
+pub struct Takeover {
+    /// The border to go on from: everything before it was given out.
+    pub state: State,
+    /// For each sink, in actor order, the tokens that were given out up to there: the number of the first token that is given out
+    /// by whoever takes over. Those that follow may have been given out before too, with the same bits.
+    pub outputs: Vec<u64>,
+    pub(super) run: u128,
+    /// Until the run has its seat.
+    candidate: Arc<Mutex<Option<Candidate>>>,
+}
+
+impl std::fmt::Debug for Takeover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Takeover")
+            .field("iterations", &self.state.iterations)
+            .field("outputs", &self.outputs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Takeover {
+    pub(super) fn take_candidate(&self) -> Option<Candidate> {
+        self.candidate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+impl Engine {
+    /// Stands by for a run of this program that another process conducts: votes, holds the state of each border, and waits until
+    /// this one is elected. `None` when the run has come to its end. To be given to [`crate::RunOptions::hosts`] with the
+    /// state that it has, by a program that feeds sources from [`State::consumed`] on.
+    ///
+    /// # Errors
+    /// No seat in a council, nobody who conducts a run when this one is elected, or no state to go on from.
+    pub fn stand_by(&self, hosts: &Hosts) -> Result<Option<Takeover>, EngineError> {
+        let error = |why: String| EngineError::Council { why };
+        let Some(seat) = &hosts.council else {
+            return Err(error("whoever stands by needs a seat in it".to_owned()));
+        };
+        let image = zbmd_ir::bundle::image_of_modes(self.modes.verified());
+        let bundle = image.map_err(EngineError::Thread)?;
+        let bundle_sum = sum_of(bundle.file()).map_err(EngineError::Thread)?;
+
+        let (send_connections, connections) = channel();
+        let candidate = Candidate::start(seat, &hosts.credentials, Some(send_connections));
+        let candidate = candidate.map_err(error)?;
+        let held = Arc::<Mutex<Held>>::default();
+        let receiver = Receiving {
+            held: Arc::clone(&held),
+            bundle_sum,
+            graph_engine: self.clone(),
+        };
+        std::thread::Builder::new()
+            .name("zbmd borders".to_owned())
+            .spawn(move || receiver.accept(&connections))
+            .map_err(EngineError::Thread)?;
+        let outcome = self.wait_to_take_over(candidate, &held);
+        // What still comes is of a conductor that is gone.
+        locked(&held).is_over = true;
+        outcome
+    }
+
+    fn wait_to_take_over(
+        &self,
+        candidate: Candidate,
+        held: &Arc<Mutex<Held>>,
+    ) -> Result<Option<Takeover>, EngineError> {
+        let error = |why: String| EngineError::Council { why };
+        let mut ticks_left = CATCH_UP_TICKS;
+        loop {
+            let decided = candidate.member.decided();
+            let is_known = locked(held).run == Some(decided.run);
+            if decided.is_over && is_known {
+                return Ok(None);
+            }
+            forget_before(held, &decided);
+            if candidate.may_act() {
+                if decided.conductor.is_none() || decided.is_over {
+                    let why = format!(
+                        "{} has been elected, and there is no run to take over: start the run first",
+                        candidate.own
+                    );
+                    return Err(error(why));
+                }
+                if let Some((state, outputs)) = self.state_at(held, &decided) {
+                    return Ok(Some(Takeover {
+                        state,
+                        outputs,
+                        run: decided.run,
+                        candidate: Arc::new(Mutex::new(Some(candidate))),
+                    }));
+                }
+                ticks_left -= 1;
+                if ticks_left == 0 {
+                    let why = format!(
+                        "{} has been elected, and does not have the state of iteration {}: the run cannot be taken over",
+                        candidate.own, decided.border.given_out
+                    );
+                    return Err(error(why));
+                }
+            }
+            candidate.wait();
+        }
+    }
+
+    /// The state that a run is gone on from, and the tokens that each sink was given before.
+    fn state_at(&self, held: &Mutex<Held>, decided: &Decided) -> Option<(State, Vec<u64>)> {
+        let graph = &self.loaded.program.graph;
+        let from = decided.border.given_out;
+        let held = locked(held);
+        if held.run == Some(decided.run)
+            && let Some(copy) = held.copies.get(&from)
+        {
+            let saved = state::decode(&copy.state, graph).ok()?;
+            return Some((saved.state, copy.outputs.clone()));
+        }
+        // A run begins with nothing that anybody must hold.
+        (from == 0).then(|| (State::initial(graph), vec![0; graph.sinks().count()]))
+    }
+}
+
+fn forget_before(held: &Mutex<Held>, decided: &Decided) {
+    let mut held = locked(held);
+    if held.run == Some(decided.run) {
+        held.copies = held.copies.split_off(&decided.border.given_out);
+    }
+}
+
+/// Borders that are held.
+#[derive(Default)]
+struct Held {
+    run: Option<u128>,
+    /// By their iterations.
+    copies: BTreeMap<u64, BorderCopy>,
+    /// Nothing is held any more.
+    is_over: bool,
+}
+
+fn locked(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes borders from conductors.
+#[derive(Clone)]
+struct Receiving {
+    held: Arc<Mutex<Held>>,
+    bundle_sum: u64,
+    graph_engine: Engine,
+}
+
+impl Receiving {
+    /// Hears each conductor that connects, on a thread of its own.
+    fn accept(&self, connections: &Receiver<Accepted>) {
+        while let Ok(accepted) = connections.recv() {
+            let deadline = Deadline::after(WELCOME_LIMIT);
+            if accepted.hello.plan != self.bundle_sum || locked(&self.held).is_over {
+                accepted.refuse(Refusal::Unknown, deadline);
+                continue;
+            }
+            let (receiving, run) = (self.clone(), accepted.hello.run);
+            // Without a thread it connects again.
+            let _ = std::thread::Builder::new()
+                .name("zbmd borders of a run".to_owned())
+                .spawn(move || {
+                    let connection = accepted.welcome(deadline).map_err(io::Error::other)?;
+                    let connection = SharedConnection::new(connection, Duration::MAX)?;
+                    receiving.hold_all(&connection, run)
+                });
+        }
+    }
+
+    /// Holds what comes, until the connection ends or a later run's borders come.
+    fn hold_all(&self, mut connection: &SharedConnection, run: u128) -> io::Result<()> {
+        {
+            let mut held = locked(&self.held);
+            if held.run != Some(run) {
+                held.run = Some(run);
+                held.copies.clear();
+            }
+        }
+        loop {
+            let copy: BorderCopy = message::receive(connection)?;
+            let graph = &self.graph_engine.loaded.program.graph;
+            state::decode(&copy.state, graph).map_err(io::Error::other)?;
+            let iterations = copy.iterations;
+            let mut held = locked(&self.held);
+            if held.run != Some(run) || held.is_over {
+                return Ok(());
+            }
+            held.copies.insert(iterations, copy);
+            drop(held);
+            connection.write_all(&iterations.to_le_bytes())?;
+            connection.flush()?;
+        }
+    }
+}
