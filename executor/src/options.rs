@@ -7,8 +7,6 @@ use zbmd_ir::{ParameterChange, PresentMode, State};
 
 use crate::inject::Injector;
 use crate::program::Engine;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
-use crate::run::hosts::standby::Takeover;
 use crate::supervise::declare::{DeclareError, Supervision};
 use crate::supervise::{Event, Settings, TreeSpec};
 
@@ -133,8 +131,6 @@ pub struct Hosts {
     /// Which host of the bundle's machine this one is; the only one without an agent if `None`. Others without an agent are lost
     /// from the beginning.
     pub own: Option<String>,
-    /// Go on with the run of a conductor that is gone. What its agents did is fenced first; they are taken in as they come.
-    pub takeover: Option<Takeover>,
 }
 
 /// The seat of a process in a council: three or five voters that agree on who conducts a run, and on what is decided in it. The

@@ -173,7 +173,6 @@ mod linux {
                 lease: self.lease,
                 council: None,
                 own: None,
-                takeover: None,
             });
             options
         }

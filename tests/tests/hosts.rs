@@ -154,7 +154,6 @@ mod linux {
             lease,
             council: None,
             own: None,
-            takeover: None,
         });
         options
     }

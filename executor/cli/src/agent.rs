@@ -107,7 +107,6 @@ pub(super) fn hosts(args: &Args) -> Result<Option<Hosts>, CliError> {
         lease: args.host_lease,
         council,
         own: args.take_over_as.clone(),
-        takeover: None,
     }))
 }
 

@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
 
 use zbmd_backends::op::Registry;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use zbmd_executor::Takeover;
 use zbmd_executor::inject::{Injector, LateWake};
 use zbmd_executor::{
     Engine, EngineError, Isolation, RunError, RunOptions, Session, StateSubscription, Stopper,
     Supervised,
 };
-#[cfg(all(feature = "hosts", target_os = "linux"))]
-use zbmd_executor::{Hosts, Takeover};
 use zbmd_ir::bundle;
 use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{PresentMode, Program, State};
@@ -381,12 +381,19 @@ impl<'a> Running<'a> {
         }
         #[cfg(target_os = "linux")]
         let held_share = share::hold(args, engine)?;
-        let mut session = engine.start(RunOptions {
+        let options = RunOptions {
             inputs: recorder.as_ref().map(ReadyRecorder::listener),
             #[cfg(all(feature = "hosts", target_os = "linux"))]
-            hosts: agent::hosts(args)?.map(|hosts| Hosts { takeover, ..hosts }),
+            hosts: agent::hosts(args)?,
             ..run_options(args, supervised, start)
-        })?;
+        };
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        let mut session = match takeover {
+            Some(takeover) => engine.take_over(options, takeover)?,
+            None => engine.start(options)?,
+        };
+        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        let mut session = engine.start(options)?;
         stop_on_signal(session.stopper());
 
         let (pump_ends, ended_pumps) = mpsc::channel();

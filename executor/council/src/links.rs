@@ -43,7 +43,8 @@ fn hello(settings: &Settings, from: VoterId, to: VoterId) -> Hello {
         purpose: Purpose::Council,
         run: council_of(settings),
         epoch: 0,
-        plan: 0,
+        // Leases of voters with another one would overlap.
+        plan: settings.tick_ns,
         sender: from.0 as u32,
         receiver: to.0 as u32,
     }

@@ -1,6 +1,7 @@
 //! How many tokens the queues of sources and sinks hold, and how often the tokens on channels are saved. Pure functions
 //! of a program and the options.
 
+use zbmd_ir::response::block_release_ns;
 use zbmd_ir::{ActorId, Plan};
 
 use crate::options::RunOptions;
@@ -80,7 +81,7 @@ pub(crate) fn saves(
     let save_ns = saved_bytes * 1000 / COPY_BYTES_PER_US + SAVE_NS;
     let chosen = (save_ns * SAVE_SHARE)
         .max(border_ns(options))
-        .div_ceil(plan.period_ns.max(1))
+        .div_ceil(block_ns(loaded, plan, options).max(1))
         .checked_shr(halvings)
         .unwrap_or(0);
 
@@ -93,6 +94,17 @@ pub(crate) fn saves(
         every,
         areas: SAVE_AREAS,
     })
+}
+
+/// Time from one block to the next: as planned or, where outputs wait for borders, as the sample rates say.
+fn block_ns(loaded: &LoadedProgram, plan: &Plan, options: &RunOptions) -> u64 {
+    match has_council(options) {
+        true => {
+            let release_ns = block_release_ns(&loaded.program.graph, plan);
+            plan.period_ns.max(release_ns.unwrap_or(0.0) as u64)
+        }
+        false => plan.period_ns,
+    }
 }
 
 /// The least work between two saved borders of a run.

@@ -11,6 +11,8 @@ use super::demand;
 use super::epochs::EpochManager;
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 use super::hosts::conductor_seat::ConductorSeat;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::hosts::standby::Takeover;
 use super::modes::ModeHandle;
 use super::parameters::{self, ParameterHandle};
 use super::probe::ProbeHandle;
@@ -39,9 +41,32 @@ impl Engine {
     /// # Errors
     /// A state of another model, or too little memory or threads.
     pub fn start(&self, options: RunOptions) -> Result<Session, EngineError> {
-        Session::start(self, options)
+        Session::start(self, options, None)
+    }
+
+    /// Goes on with the run of a conductor that is gone, as [`Engine::stand_by`] says: from its state, which takes the place of
+    /// that of the options, without the hosts of agents until they are found. Sources are to be fed from
+    /// [`State::consumed`] on.
+    ///
+    /// # Errors
+    /// As [`Engine::start`], or no plan for this host alone.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub fn take_over(
+        &self,
+        options: RunOptions,
+        takeover: Takeover,
+    ) -> Result<Session, EngineError> {
+        let options = RunOptions {
+            state: Some(takeover.state.clone()),
+            ..options
+        };
+        Session::start(self, options, Some(takeover))
     }
 }
+
+/// Without hosts nothing is taken over.
+#[cfg(not(all(feature = "hosts", target_os = "linux")))]
+type Takeover = std::convert::Infallible;
 
 /// One run. Dropping it gives the run up; [`Self::join`] waits for its end.
 pub struct Session {
@@ -115,7 +140,11 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    fn start(engine: &Engine, options: RunOptions) -> Result<Self, EngineError> {
+    fn start(
+        engine: &Engine,
+        options: RunOptions,
+        takeover: Option<Takeover>,
+    ) -> Result<Self, EngineError> {
         let Engine { loaded, modes } = engine;
         let begin = modes.get(options.present_mode.mode);
         let begin = begin.ok_or(EngineError::NoMode {
@@ -162,9 +191,13 @@ impl Session {
             options.standby,
         );
         #[cfg(all(feature = "hosts", target_os = "linux"))]
-        let seat = take_seat(&options, modes, &control, &pool, &initial_state)?;
+        let is_takeover = takeover.is_some();
         #[cfg(all(feature = "hosts", target_os = "linux"))]
-        pool.connect_hosts(&options)?;
+        let seat = take_seat(&options, modes, &control, &pool, (&initial_state, takeover))?;
+        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        let _ = takeover;
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        pool.connect_hosts(&options, is_takeover)?;
         let tracer = start_tracer(loaded, &options)?;
 
         let is_supervised = options.supervised.is_some();
@@ -402,7 +435,7 @@ fn take_seat(
     modes: &Arc<LoadedModes>,
     control: &RunControl,
     pool: &WorkerPool,
-    initial_state: &State,
+    (initial_state, takeover): (&State, Option<Takeover>),
 ) -> Result<Option<ConductorSeat>, EngineError> {
     let hosts = options.hosts.as_ref();
     let council = hosts.and_then(|hosts| Some((hosts, hosts.council.as_ref()?)));
@@ -422,7 +455,15 @@ fn take_seat(
         changes_made: 0,
     };
     let events = pool.event_sender();
-    ConductorSeat::take((hosts, council), modes, events, Arc::clone(gate), begin).map(Some)
+    ConductorSeat::take(
+        (hosts, council),
+        modes,
+        events,
+        Arc::clone(gate),
+        begin,
+        takeover,
+    )
+    .map(Some)
 }
 
 fn source_handles(

@@ -148,8 +148,12 @@ impl WorkerPool {
     /// # Errors
     /// See [`HostSet::connect`].
     #[cfg(all(feature = "hosts", target_os = "linux"))]
-    pub(crate) fn connect_hosts(&mut self, options: &RunOptions) -> Result<(), EngineError> {
-        self.hosts = HostSet::connect(&self.modes, options, &self.events)?;
+    pub(crate) fn connect_hosts(
+        &mut self,
+        options: &RunOptions,
+        is_takeover: bool,
+    ) -> Result<(), EngineError> {
+        self.hosts = HostSet::connect(&self.modes, options, &self.events, is_takeover)?;
         Ok(())
     }
 

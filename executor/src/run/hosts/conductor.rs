@@ -50,7 +50,8 @@ fn host_error(host: &str, why: String) -> EngineError {
 }
 
 impl HostSet {
-    /// Connects to all agents, and has them load the bundle. `None` for a run on one host.
+    /// Connects to all agents, and has them load the bundle; a run that is taken over begins without them. `None` for a run
+    /// on one host.
     ///
     /// # Errors
     /// A machine without such hosts, a program that cannot be run over several, or an agent that is not there.
@@ -58,6 +59,7 @@ impl HostSet {
         modes: &LoadedModes,
         options: &RunOptions,
         events: &EventSender<WorkerEvent>,
+        is_takeover: bool,
     ) -> Result<Option<Self>, EngineError> {
         let Some(hosts) = &options.hosts else {
             return Ok(None);
@@ -76,13 +78,13 @@ impl HostSet {
         };
         let mut set = Self::of(modes.first(), opener)?;
         for loaded in modes.iter() {
-            set.check_program(loaded)?;
+            set.check_program(loaded, is_takeover)?;
         }
 
-        match hosts.takeover {
-            None => set.open_all()?,
+        match is_takeover {
+            false => set.open_all()?,
             // What was conducted before must end first: agents are taken in as they come.
-            Some(_) => set.look_for_all(),
+            true => set.look_for_all(),
         }
         Ok(Some(set))
     }
@@ -184,7 +186,7 @@ impl HostSet {
     }
 
     /// Whether a program can be run over these hosts.
-    fn check_program(&self, loaded: &LoadedProgram) -> Result<(), EngineError> {
+    fn check_program(&self, loaded: &LoadedProgram, is_takeover: bool) -> Result<(), EngineError> {
         let program = &loaded.program;
         if let Some(actor) = program.graph.actors.iter().find(|actor| has_live(actor)) {
             let why = format!(
@@ -204,7 +206,7 @@ impl HostSet {
         for plan in [Some(loaded.main), loaded.tail].into_iter().flatten() {
             let devices = loaded.physical_devices(&program.plans[plan], &[]);
             // Without all hosts another plan runs, which is checked as it begins.
-            if self.opener.hosts.takeover.is_none() {
+            if !is_takeover {
                 self.check_streams(loaded, plan, &devices)?;
             }
         }

@@ -16,6 +16,7 @@ use super::border_copy::{BorderCopy, checksum};
 use super::holders::Holders;
 use super::opener::sum_of;
 use super::seat::{Candidate, Mandate, SeatTimes};
+use super::standby::Takeover;
 use crate::error::EngineError;
 use crate::options::{BorderState, CouncilSeat, Hosts};
 use crate::program::LoadedModes;
@@ -29,6 +30,9 @@ const ELECTION_LIMIT: Duration = Duration::from_secs(10);
 const REPEAT_TICKS: u32 = 8;
 /// At the end of a run whoever pulls from its sinks has so long to come back for more, and find that there is none.
 const TAKE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Borders that are kept for whoever takes over, at most, while somebody does not pull from a sink.
+const MAX_UNTAKEN: usize = 32;
 
 /// The seat of a conductor.
 pub(crate) struct ConductorSeat {
@@ -87,7 +91,7 @@ impl Patience {
 }
 
 impl ConductorSeat {
-    /// Takes the seat for a run that begins with this state, and waits until it has been elected.
+    /// Takes the seat for a run that begins with this state, or is taken over there, and waits until it has been elected.
     ///
     /// # Errors
     /// A seat that makes no sense, or nobody who elects this one.
@@ -97,29 +101,24 @@ impl ConductorSeat {
         events: EventSender<WorkerEvent>,
         gate: Arc<ReleaseGate>,
         begin: BorderState,
+        takeover: Option<Takeover>,
     ) -> Result<Self, EngineError> {
         let error = |why| EngineError::Council { why };
-        let takeover = hosts.takeover.as_ref();
-        let candidate = match takeover {
-            Some(takeover) => takeover.take_candidate().ok_or_else(|| {
-                error("what is taken over has a run already: stand by anew".to_owned())
-            })?,
-            None => Candidate::start(seat, &hosts.credentials, None).map_err(error)?,
-        };
-        candidate.tell(events);
-        let (run, outputs_before) = match takeover {
-            Some(takeover) => (takeover.run, takeover.outputs.clone()),
+        let is_run_of_its_own = takeover.is_none();
+        let (candidate, run, outputs_before) = match takeover {
+            Some(takeover) => (takeover.candidate, takeover.run, takeover.outputs),
             None => (
+                Candidate::start(seat, &hosts.credentials, None).map_err(error)?,
                 zbmd_wire::handshake::new_run().map_err(EngineError::Thread)?,
                 vec![0; begin.emitted.len()],
             ),
         };
+        candidate.tell(events);
         let mandate = Mandate {
             term: 0,
             epoch: 0,
             conductor: candidate.own,
         };
-        let is_run_of_its_own = takeover.is_none();
         let mut taken = Self {
             holders: None,
             holders_told: Instant::now(),
@@ -198,7 +197,7 @@ impl ConductorSeat {
         while !self.candidate.may_act() {
             if begun.elapsed() > ELECTION_LIMIT {
                 return Err(format!(
-                    "{} has not been elected within {} s: {} of its {} voters must run, and no other conductor",
+                    "{} has not been elected within {} s: {} of its {} voters must run, with the same --council and --council-lease, and no other conductor",
                     self.candidate.own,
                     ELECTION_LIMIT.as_secs(),
                     self.majority(),
@@ -230,8 +229,15 @@ impl ConductorSeat {
     }
 
     /// Whether a border waits to be decided.
-    pub(crate) fn is_waiting(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         self.pending.is_some()
+    }
+
+    /// Whether a border waits to be decided, or the outputs of too many have not been taken.
+    pub(crate) fn is_waiting(&mut self) -> bool {
+        self.given_out();
+        let is_behind = self.holders.is_some() && self.released_before.len() > MAX_UNTAKEN;
+        self.pending.is_some() || is_behind
     }
 
     /// Opens an epoch on these hosts, by their number in the machine; waits until it is decided.

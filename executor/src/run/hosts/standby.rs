@@ -26,8 +26,7 @@ const WELCOME_LIMIT: Duration = Duration::from_secs(1);
 /// One that takes over is told that it leads before it knows of all that was decided: so many ticks it may take.
 const CATCH_UP_TICKS: u32 = 40;
 
-/// A run that is taken over from a conductor that is gone.
-#[derive(Clone)]
+/// A run that is to be gone on with, of a conductor that is gone: see [`Engine::take_over`].
 pub struct Takeover {
     /// The border to go on from: everything before it was given out.
     pub state: State,
@@ -35,8 +34,7 @@ pub struct Takeover {
     /// by whoever takes over. Those that follow may have been given out before too, with the same bits.
     pub outputs: Vec<u64>,
     pub(super) run: u128,
-    /// Until the run has its seat.
-    candidate: Arc<Mutex<Option<Candidate>>>,
+    pub(super) candidate: Candidate,
 }
 
 impl std::fmt::Debug for Takeover {
@@ -48,19 +46,9 @@ impl std::fmt::Debug for Takeover {
     }
 }
 
-impl Takeover {
-    pub(super) fn take_candidate(&self) -> Option<Candidate> {
-        self.candidate
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-    }
-}
-
 impl Engine {
     /// Stands by for a run of this program that another process conducts: votes, holds the state of each border, and waits until
-    /// this one is elected. `None` when the run has come to its end. To be given to [`crate::RunOptions::hosts`] with the
-    /// state that it has, by a program that feeds sources from [`State::consumed`] on.
+    /// this one is elected. `None` when the run has come to its end.
     ///
     /// # Errors
     /// No seat in a council, nobody who conducts a run when this one is elected, or no state to go on from.
@@ -119,7 +107,7 @@ impl Engine {
                         state,
                         outputs,
                         run: decided.run,
-                        candidate: Arc::new(Mutex::new(Some(candidate))),
+                        candidate,
                     }));
                 }
                 ticks_left -= 1;

@@ -16,7 +16,8 @@ impl SupervisedRun<'_> {
     /// When the council must be looked after again.
     pub(super) fn next_council_ns(&self) -> Option<u64> {
         let seat = self.seat.as_ref()?;
-        let pause_ns = match self.active.is_some() && !seat.is_waiting() {
+        // A border that waits to be decided makes itself heard.
+        let pause_ns = match self.active.is_some() && !seat.has_pending() {
             true => BORDER_LOOK_NS,
             false => seat.tick().as_nanos() as u64,
         };
