@@ -130,7 +130,7 @@ pub(super) fn stand_by(args: &Args, engine: &Engine) -> Result<StandBy, CliError
             takeover.state.iterations, actor.name
         ));
     }
-    Ok(StandBy::TakeOver(takeover))
+    Ok(StandBy::TakeOver(Box::new(takeover)))
 }
 
 /// What came of standing by.
@@ -140,7 +140,7 @@ pub(super) enum StandBy {
     /// The run has ended without it.
     Over,
     /// The run is to be gone on with.
-    TakeOver(Takeover),
+    TakeOver(Box<Takeover>),
 }
 
 /// Serves runs until the process is ended.

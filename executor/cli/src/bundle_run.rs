@@ -154,7 +154,7 @@ impl<'a> RunPlan<'a> {
                     state: takeover.state.clone(),
                     present_mode: PresentMode::default(),
                 }));
-                self.takeover = Some(takeover);
+                self.takeover = Some(*takeover);
             }
         }
         Ok(Some(self))
