@@ -332,6 +332,9 @@ impl<'m> Alike<'m> {
                 return Some(format!("{what} is {x} and {y} {unit}"));
             }
         }
+        if self.machine.tiers.get(&a) != self.machine.tiers.get(&b) {
+            return Some("tiers are different".to_owned());
+        }
         // Names and cores may differ: they only say where threads are tied to.
         None
     }

@@ -161,6 +161,21 @@ pub struct Actor {
 }
 
 impl Actor {
+    /// The parameter that holds constant operands in the order of the op's CPU kernels: a map from the operand to
+    /// `[tensor, shape]`.
+    pub const PACKED: &str = "packed";
+
+    /// The operand that is packed for CPU kernels, if there is one: what a device may fetch from its [`crate::Tier`].
+    pub fn packed_weights(&self) -> Option<(BlobId, &TokenType)> {
+        let Some(Value::Map(operands)) = self.params.get(Self::PACKED) else {
+            return None;
+        };
+        let [Value::Tensor(blob, token), _] = operands.values().next()?.as_list()? else {
+            return None;
+        };
+        (operands.len() == 1).then_some((*blob, token))
+    }
+
     /// Tokens a second of a source or a sink, if its parameters say so.
     pub fn sample_rate(&self) -> Option<f64> {
         let rate = self.params.get(crate::response::SAMPLE_RATE)?.as_float()?;

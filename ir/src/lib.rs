@@ -67,6 +67,14 @@
 //! split). Bytes in common belong to the input until the actor's first firing, to the larger of the two in its firings
 //! and to the output from then on; so what lies over each other may do so again: [`Plan::over`] finds all such pairs.
 //!
+//! A device with a [`Tier`] may *fetch* the packed weights of some of its actors in every period, instead of holding
+//! them all the time. [`Action::Fetch`] begins to read them into the arena, [`Action::Await`] waits until they are
+//! there, and the firings of the actor come after that; what is read is read in the order of the fetches, one after
+//! the other. A fetch that comes before its wait serves the firings of the same period. One that comes after the
+//! actor's last firing serves those of the next period; before period 0 all of these have begun, in their order.
+//! Weights are live from their fetch to the actor's last firing, also beyond the end of the period, and no bytes of
+//! them belong to anything else meanwhile.
+//!
 //! At the end of a run, block N's heads hold the last h tokens of every channel: the [`State`]. A run starts at
 //! block 0 in place 0 with the heads filled from a state. So any plan can go on where any other stopped.
 //!

@@ -48,6 +48,23 @@ pub struct Host {
     pub devices: Vec<DeviceId>,
 }
 
+/// Slower memory of a device: for a CPU device the file of its bundle, which weights are read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tier {
+    /// Bytes of weights that it may hold.
+    pub memory_bytes: u64,
+    /// Bandwidth towards the device in bytes per second, at least 1.
+    pub bytes_per_s: u64,
+}
+
+impl Tier {
+    /// Nanoseconds that `bytes` take to the device, rounded up.
+    pub fn transfer_ns(&self, bytes: u64) -> u64 {
+        let ns = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(self.bytes_per_s.max(1)));
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+}
+
 /// The devices and links a program is compiled for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -60,6 +77,10 @@ pub struct Machine {
     /// machine, so that bundles without hosts have no trace of them.
     #[serde(skip)]
     pub hosts: TiVec<HostId, Host>,
+    /// Slower memory of some devices, from which they fetch weights that do not fit their own. Stored beside the machine
+    /// too.
+    #[serde(skip)]
+    pub tiers: BTreeMap<DeviceId, Tier>,
 }
 
 impl Machine {

@@ -240,6 +240,20 @@ pub enum Action {
         /// The buffer.
         buffer: BufferId,
     },
+    /// Begins to read the packed weights of an actor from the device's tier into the arena, beside whatever the lane does
+    /// next. Done in every period, whichever stages have a block. Never in a loop.
+    Fetch {
+        /// The actor, which fires on this device.
+        actor: ActorId,
+        /// Where its weights are to be: a multiple of [`crate::limits::ALIGN_BYTES`] in the arena.
+        offset_bytes: u64,
+    },
+    /// Waits until the weights of an actor are there: those of the [`Action::Fetch`] of this period where that comes
+    /// before, else of the period before. Done in every period. Never in a loop.
+    Await {
+        /// The actor.
+        actor: ActorId,
+    },
 }
 
 /// Which memory region of its device a buffer lies in.

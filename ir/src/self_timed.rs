@@ -241,7 +241,10 @@ impl<'a> Replay<'a> {
             Action::Release { ring } => {
                 hand_overs.given_back.insert((ring, block), end_ns);
             }
-            Action::Fire { .. } | Action::Carry { .. } => {}
+            Action::Fire { .. }
+            | Action::Carry { .. }
+            | Action::Fetch { .. }
+            | Action::Await { .. } => {}
         }
         Some(())
     }

@@ -215,6 +215,7 @@ fn are_alike_alone(
     let second_device = &inputs.machine.devices[second];
     let is_same_device = first_device.memory_bytes == second_device.memory_bytes
         && first_device.backend == second_device.backend
+        && inputs.machine.tiers.get(&first) == inputs.machine.tiers.get(&second)
         && (!times_matter || first_device.bytes_per_s == second_device.bytes_per_s);
 
     let scratch = |cost: Option<ActorCost>| cost.map(|cost| cost.scratch_bytes);

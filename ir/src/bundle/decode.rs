@@ -1,5 +1,7 @@
 //! Reads a bundle that may be damaged or hostile. What it gives is well formed but not verified.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
@@ -8,7 +10,9 @@ use super::differences::{Base, Difference, check_sizes};
 use super::hosts::HostsRecord;
 use super::measured::{MemoryBudget, take_from_bytes};
 use super::{ALIGN, BundleError, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
-use crate::{BlobId, Contingencies, Machine, Plan, PlanId, Program, TiVec, limits};
+use crate::{
+    BlobId, Contingencies, DeviceId, Machine, Plan, PlanId, Program, Tier, TiVec, limits,
+};
 
 /// Reads a program; its blobs share the memory of `bytes`. Not verified yet.
 ///
@@ -51,6 +55,15 @@ pub(super) fn read_program(
     let mut machine: Machine = sections.read_section(Section::Machine)?;
     let hosts: Option<HostsRecord> = sections.read_optional(Section::Hosts)?;
     machine.hosts = hosts.map(|record| record.hosts).unwrap_or_default();
+    let tiers: Option<BTreeMap<DeviceId, Tier>> = sections.read_optional(Section::Tiers)?;
+    if tiers.as_ref().is_some_and(BTreeMap::is_empty) {
+        // Nothing is stored by leaving the section out, so that a program has one file.
+        return Err(BundleError::Content {
+            section: Section::Tiers,
+            message: "no tiers".to_owned(),
+        });
+    }
+    machine.tiers = tiers.unwrap_or_default();
     Ok(Program {
         graph: sections.read_section(Section::Graph)?,
         machine,
@@ -243,7 +256,7 @@ pub(super) fn read_sections(file: &Bytes) -> Result<Vec<(Section, Bytes)>, Bundl
     let count = u32_at(file, 8);
     let expected = Section::ALL.len() as u32;
     let optional = (count as usize).checked_sub(Section::ALL.len());
-    let Some(optional) = optional.filter(|optional| *optional <= 2) else {
+    let Some(optional) = optional.filter(|optional| *optional <= Section::OPTIONAL.len()) else {
         return Err(BundleError::Sections {
             found: count,
             expected,
@@ -252,14 +265,20 @@ pub(super) fn read_sections(file: &Bytes) -> Result<Vec<(Section, Bytes)>, Bundl
 
     let body_offset = HEADER_BYTES + ENTRY_BYTES * count as usize;
     check_length(file, "the section table", body_offset)?;
-    // If one of the two optional sections is there, its own kind says which.
-    let last_kind = u32_at(file, body_offset - ENTRY_BYTES);
-    let sections = match optional {
-        0 => Section::list(false, false),
-        1 if last_kind == Section::Hosts as u32 => Section::list(false, true),
-        1 => Section::list(true, false),
-        _ => Section::list(true, true),
-    };
+    // Which of the optional sections are there, their own kinds say; others are refused where they are read.
+    let optional_entries = (Section::ALL.len()..).take(optional);
+    let mut kinds: Vec<u32> = optional_entries
+        .map(|index| u32_at(file, HEADER_BYTES + ENTRY_BYTES * index))
+        .collect();
+    let is_known = |kind: &u32| Section::OPTIONAL.iter().any(|known| *known as u32 == *kind);
+    kinds.retain(is_known);
+    kinds.dedup();
+    let mut sections = Section::list(|section| kinds.contains(&(section as u32)));
+    let mut missing = Section::OPTIONAL.into_iter();
+    while sections.len() < count as usize {
+        // One that is unknown or there twice: the first that could stand in its place is expected.
+        sections.extend(missing.next());
+    }
 
     // The checksum covers the header around itself, and the table.
     let mut hasher = Xxh3Default::new();

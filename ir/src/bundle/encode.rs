@@ -97,7 +97,12 @@ impl<'p> Layout<'p> {
 
         // Plans for losses resemble plan 0: they are stored as differences from it.
         let (plans, differences) = split(program);
-        let sections = Section::list(modes.is_some(), hosts.is_some());
+        let tiers = &program.machine.tiers;
+        let sections = Section::list(|section| match section {
+            Section::Modes => modes.is_some(),
+            Section::Hosts => hosts.is_some(),
+            _ => !tiers.is_empty(),
+        });
         let mut next_offset = (HEADER_BYTES + ENTRY_BYTES * sections.len()) as u64;
         let mut section_parts = Vec::new();
         for section in sections {
@@ -112,6 +117,7 @@ impl<'p> Layout<'p> {
                 Section::Blobs => std::mem::take(&mut blobs),
                 Section::Modes => modes.map_or_else(Vec::new, postcard),
                 Section::Hosts => hosts.as_ref().map_or_else(Vec::new, postcard),
+                Section::Tiers => postcard(tiers),
             };
 
             // Hashed in chunks: blobs are large, and are not copied to be written.

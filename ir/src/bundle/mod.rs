@@ -26,6 +26,7 @@
 //! | 8 | the blobs, each at the next multiple of 64 |
 //! | 9 | modes, postcard; only where there are several: names, changes, and all but machine and blobs of each further one |
 //! | 10 | hosts, postcard; only where the machine has some: the hosts, and those that are alike of each mode |
+//! | 11 | tiers of devices, postcard; only where the machine has some |
 //!
 //! Checksums are XXH3 of 64 bits (xxhash-rust: kept, no dependencies, tens of GB/s, so that gigabytes of weights can
 //! be checked at every load; a CRC of 32 bits is too short to name a graph by). They find accidents; an attacker can
@@ -99,6 +100,8 @@ pub enum Section {
     Modes = 9,
     /// [`crate::Host`], and which are alike; only where there are some.
     Hosts = 10,
+    /// [`crate::Tier`]s by device; only where there are some.
+    Tiers = 11,
 }
 
 impl Section {
@@ -114,11 +117,12 @@ impl Section {
         Section::Blobs,
     ];
 
-    /// The sections of a bundle with these optional ones or without, in the order of the file.
-    pub fn list(has_modes: bool, has_hosts: bool) -> Vec<Section> {
-        let modes = has_modes.then_some(Section::Modes);
-        let hosts = has_hosts.then_some(Section::Hosts);
-        let optional = [modes, hosts].into_iter().flatten();
+    /// Sections that a bundle has only where it needs them, in the order of the file.
+    pub const OPTIONAL: [Section; 3] = [Section::Modes, Section::Hosts, Section::Tiers];
+
+    /// The sections of a bundle with those optional ones that `has` wants, in the order of the file.
+    pub fn list(has: impl Fn(Section) -> bool) -> Vec<Section> {
+        let optional = Self::OPTIONAL.into_iter().filter(|section| has(*section));
         Self::ALL.into_iter().chain(optional).collect()
     }
 }
@@ -211,6 +215,7 @@ impl std::fmt::Display for Section {
             Section::Blobs => "blobs",
             Section::Modes => "modes",
             Section::Hosts => "hosts",
+            Section::Tiers => "tiers",
         })
     }
 }

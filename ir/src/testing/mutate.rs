@@ -526,6 +526,10 @@ fn change_slot(slot: &mut Slot, index: usize, random: &mut Random) -> Change {
                 buffer.0 = random.step(buffer.0.into()) as u32;
                 ("buffer", true)
             }
+            Action::Fetch { actor, .. } | Action::Await { actor } => {
+                actor.0 = random.step(actor.0.into()) as u32;
+                ("actor", true)
+            }
         },
     };
     Some((format!("{what} of entry {index}"), must_fail))

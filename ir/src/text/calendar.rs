@@ -7,7 +7,7 @@ use super::units::{bytes, column_unit, duration, in_unit};
 use super::{actor_name, device_name, device_of, place, printable, token_bytes};
 use crate::walk::CarryCount;
 use crate::{
-    Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, LaneKind, Plan,
+    Action, Actor, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, LaneKind, Plan,
     PortChannels, Program, RingId, Role, Slot,
 };
 
@@ -159,6 +159,14 @@ impl CalendarText<'_> {
             Action::Recv { ring, first, count } => self.recv(ring, first, count),
             Action::Release { ring } => self.release(ring),
             Action::Carry { buffer } => self.carry(buffer),
+            Action::Fetch {
+                actor,
+                offset_bytes,
+            } => self.fetch(actor, offset_bytes, device),
+            Action::Await { actor } => {
+                let name = actor_name(&self.program.graph, actor);
+                (format!("{name} weights"), String::new())
+            }
         };
         // A slot of another device's actor is wrong, and shown so.
         let is_elsewhere = matches!(slot.action, Action::Fire { actor, .. }
@@ -293,6 +301,17 @@ impl CalendarText<'_> {
         )
     }
 
+    fn fetch(&self, actor: ActorId, offset_bytes: u64, device: DeviceId) -> (String, String) {
+        let graph = &self.program.graph;
+        let size = graph.actors.get(actor).map(fetched_bytes);
+        let size = size.unwrap_or_else(|| "?".to_owned());
+        let to = place(crate::Region::Arena, device, offset_bytes);
+        (
+            format!("{} weights", actor_name(graph, actor)),
+            format!("{size} -> {to}"),
+        )
+    }
+
     fn carry(&self, id: BufferId) -> (String, String) {
         let Some(buffer) = self.plan.buffers.get(id) else {
             return (format!("{id}?"), String::new());
@@ -314,6 +333,11 @@ impl CalendarText<'_> {
     }
 }
 
+fn fetched_bytes(actor: &Actor) -> String {
+    let weights = actor.packed_weights();
+    weights.map_or_else(|| "?".to_owned(), |(_, token)| bytes(token.bytes()))
+}
+
 fn unknown(ring: RingId) -> (String, String) {
     (format!("{ring}?"), String::new())
 }
@@ -325,5 +349,7 @@ fn action_kind(action: &Action) -> &'static str {
         Action::Recv { .. } => "recv",
         Action::Release { .. } => "release",
         Action::Carry { .. } => "carry",
+        Action::Fetch { .. } => "fetch",
+        Action::Await { .. } => "await",
     }
 }

@@ -55,6 +55,8 @@ pub enum Memory {
     Buffer(BufferId),
     /// The kernels' scratch memory.
     Scratch,
+    /// The weights of an actor that are fetched from a tier.
+    Weights(ActorId),
 }
 
 impl fmt::Display for Memory {
@@ -62,6 +64,7 @@ impl fmt::Display for Memory {
         match self {
             Memory::Buffer(buffer) => write!(f, "{buffer}"),
             Memory::Scratch => f.write_str("scratch"),
+            Memory::Weights(actor) => write!(f, "weights of {actor}"),
         }
     }
 }
@@ -241,6 +244,9 @@ errors! {
     "V0211" HostEmpty { host: HostId } "{host} has 0 devices, must have at least 1";
     "V0212" HostOrder { host: HostId, above: DeviceId, device: DeviceId } "{host} has {device} after {above}, must be ascending";
     "V0213" HostName { host: HostId, name: String } "{host} is called `{}`, as a device or another host is", printable(name);
+    "V0214" TierDevice { device: DeviceId, devices: usize } "a tier is for {device} of {devices} devices";
+    "V0215" TierBandwidth { device: DeviceId } "the tier of {device} has a bandwidth of 0 bytes per second, must be at least 1";
+    "V0216" TierBackend { device: DeviceId } "{device} has a tier and is not a CPU: only CPU devices fetch weights";
     // Plans and calendars.
     "V0301" NoPlan {} "a program needs at least 1 plan, has 0";
     "V0302" DuplicatePlan { name: String, first: PlanId, second: PlanId } "{first} and {second} are both called `{}`", printable(name);
@@ -262,7 +268,7 @@ errors! {
     "V0318" Stages { plan: PlanId, declared: u32, used: u64 } "{plan} has {declared} stages, its slots use {used}";
     "V0319" FiringOrder { plan: PlanId, actor: ActorId, expected: u64, found: u64 } "{plan} fires firing {found} of {actor} where {expected} is next";
     "V0320" FiringCount { plan: PlanId, actor: ActorId, fired: u64, needed: u64 } "{plan} fires {actor} {fired} times a period, must be {needed}";
-    "V0321" InLoop { plan: PlanId, device: DeviceId, slot: usize } "slot {slot} on {device} of {plan} is in a loop, and a release or the carry of whole blocks";
+    "V0321" InLoop { plan: PlanId, device: DeviceId, slot: usize } "slot {slot} on {device} of {plan} is in a loop, and a release, the carry of whole blocks, a fetch or a wait for one";
     "V0322" BlockFirings { plan: PlanId, actor: ActorId, firings: u128, limit: u128 } "{plan} needs {firings} of {actor} in a block (firings or tokens), at most {limit}";
     "V0323" VariantActor { plan: PlanId, actor: ActorId, actors: usize } "{plan} chooses a variant for {actor} of {actors} actors";
     "V0324" VariantKernel { plan: PlanId, actor: ActorId, device: DeviceId } "{plan} chooses a variant for {actor}, which is a stream on {device} and runs no kernel";
@@ -348,6 +354,16 @@ errors! {
     "V1023" LossNotCanonical { entry: usize } "contingency {entry} does not have alike hosts in the order of their losses, the fewest first";
     // Work.
     "V1101" TooMuchWork { what: String, steps: u64, limit: u64 } "to verify {what} takes {steps} steps in all, at most {limit} for a program of this size: use shorter blocks, or loops of one stage";
+    // Weights from tiers.
+    "V1201" FetchActor { plan: PlanId, actor: ActorId } "{plan} fetches weights of {actor}, which has none that are packed";
+    "V1202" FetchElsewhere { plan: PlanId, actor: ActorId, device: DeviceId, placed: DeviceId } "{plan} fetches weights of {actor} on {device}, places it on {placed}";
+    "V1203" FetchDevice { plan: PlanId, device: DeviceId } "{plan} fetches weights on {device}, which is not a CPU with a tier";
+    "V1204" FetchCount { plan: PlanId, actor: ActorId, fetches: u64, awaits: u64 } "{plan} fetches the weights of {actor} {fetches} times a period and waits for them {awaits} times, must be once each";
+    "V1205" FireBeforeAwait { plan: PlanId, actor: ActorId } "{plan} fires {actor} before it waits for its weights";
+    "V1206" FetchInUse { plan: PlanId, actor: ActorId } "{plan} fetches the weights of {actor} between its wait for them and its last firing, which still reads them";
+    "V1207" FetchStage { plan: PlanId, actor: ActorId, stage: u32, expected: u32 } "{plan} fetches the weights of {actor} or waits for them in stage {stage}, fires it in stage {expected}";
+    "V1208" TierBytes { plan: PlanId, device: DeviceId, needed: u128, memory: u64 } "{plan} fetches {needed} bytes of weights on {device}, whose tier has {memory}";
+    "V1209" AwaitTime { plan: PlanId, actor: ActorId, device: DeviceId, await_end_ns: u64, ready_ns: u64 } "{plan} has the weights of {actor} by {await_end_ns} ns, the tier of {device} has sent them by {ready_ns} ns";
 }
 
 /// Most errors that one verification reports: enough to mend a program by, and a bound on memory.

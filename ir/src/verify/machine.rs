@@ -21,6 +21,27 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
     check_devices(machine, errors);
     check_links(machine, errors);
     check_hosts(machine, errors);
+    check_tiers(machine, errors);
+}
+
+/// Checks that tiers are those of CPU devices, and send something.
+fn check_tiers(machine: &Machine, errors: &mut Errors) {
+    let devices = machine.devices.len();
+    for (&device, tier) in &machine.tiers {
+        if errors.full() {
+            return;
+        }
+        match machine.devices.get(device) {
+            None => errors.push(VerifyError::TierDevice { device, devices }),
+            Some(data) if !data.backend.is_cpu() => {
+                errors.push(VerifyError::TierBackend { device });
+            }
+            Some(_) => {}
+        }
+        if tier.bytes_per_s == 0 {
+            errors.push(VerifyError::TierBandwidth { device });
+        }
+    }
 }
 
 /// Checks names, backends and cores.

@@ -247,13 +247,24 @@ impl<'a> Flattening<'_, 'a> {
                     });
                 }
             }
+            Action::Fetch { .. } | Action::Await { .. } => {
+                if depth > 0 {
+                    self.errors.push(VerifyError::InLoop {
+                        plan,
+                        device,
+                        slot: number,
+                    });
+                }
+            }
         }
     }
 
     /// Whether what an action names exists.
     fn has_known_id(&mut self, action: &Action, number: usize) -> bool {
         let (what, id, count) = match *action {
-            Action::Fire { actor, .. } => ("actor", actor.0, self.cx.graph.actors.len()),
+            Action::Fire { actor, .. } | Action::Fetch { actor, .. } | Action::Await { actor } => {
+                ("actor", actor.0, self.cx.graph.actors.len())
+            }
             Action::Send { ring, .. } | Action::Recv { ring, .. } | Action::Release { ring } => {
                 ("ring", ring.0, self.cx.plan.rings.len())
             }
@@ -400,6 +411,8 @@ impl StageCollector<'_> {
             }
             Action::Carry { buffer } => self.stages.carry[buffer] = Some(second),
             Action::Release { ring } => self.stages.release[ring] = Some(second),
+            // Of their actor's, which is checked with the weights.
+            Action::Fetch { .. } | Action::Await { .. } => {}
         }
     }
 

@@ -104,7 +104,10 @@ pub(super) fn check(
 fn is_transfer(slot: &Slot) -> bool {
     match slot.action {
         Action::Send { .. } | Action::Recv { .. } | Action::Release { .. } => true,
-        Action::Fire { .. } | Action::Carry { .. } => false,
+        Action::Fire { .. }
+        | Action::Carry { .. }
+        | Action::Fetch { .. }
+        | Action::Await { .. } => false,
     }
 }
 
@@ -236,7 +239,10 @@ impl Period<'_> {
                 self.hands[ring].released = true;
                 self.wake(self.cx.plan.rings[ring].from);
             }
-            Action::Fire { .. } | Action::Carry { .. } => {}
+            Action::Fire { .. }
+            | Action::Carry { .. }
+            | Action::Fetch { .. }
+            | Action::Await { .. } => {}
         }
 
         None

@@ -92,6 +92,7 @@ impl Visitor for PeriodCount<'_, '_> {
                     });
                 }
             }
+            Action::Fetch { .. } | Action::Await { .. } => {}
         }
 
         self.skip(slot, 1);
@@ -112,7 +113,7 @@ impl Visitor for PeriodCount<'_, '_> {
                 add_count(&mut self.received[ring], count, executions)
             }
             Action::Carry { buffer } => add_count(&mut self.carried[buffer], 1, executions),
-            Action::Release { .. } => {}
+            Action::Release { .. } | Action::Fetch { .. } | Action::Await { .. } => {}
         }
     }
 

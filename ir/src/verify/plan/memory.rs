@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use super::Cx;
 use super::order::Live;
+use super::weights::LiveWeights;
 use crate::verify::error::{Errors, Memory, VerifyError};
 use crate::{BufferId, DeviceId, Over, Region, TiVec};
 
@@ -29,6 +30,7 @@ const ALWAYS: (u64, u64) = (0, u64::MAX);
 pub(super) fn check(
     cx: &Cx<'_>,
     live: &TiVec<BufferId, Option<Live>>,
+    weights: &[LiveWeights],
     over: &[Over],
     errors: &mut Errors,
 ) {
@@ -61,6 +63,18 @@ pub(super) fn check(
             first,
             last,
         });
+    }
+
+    for weights in weights {
+        let place = (weights.device, Region::Arena);
+        let blocks = blocks_by_region.entry(place).or_default();
+        blocks.extend(weights.executions.iter().map(|&(first, last)| LiveBlock {
+            memory: Memory::Weights(weights.actor),
+            start: weights.start,
+            end: weights.end,
+            first: first.saturating_mul(2),
+            last: last.saturating_mul(2).saturating_add(1),
+        }));
     }
 
     for ((device, region), mut blocks) in blocks_by_region {

@@ -12,6 +12,7 @@ mod order;
 mod rings;
 mod times;
 mod variants;
+mod weights;
 
 use std::collections::BTreeMap;
 
@@ -90,10 +91,11 @@ pub(super) fn check(checked: &Checked<'_>, id: PlanId, plan: &Plan, errors: &mut
     let Some(stages) = calendar::stages(&cx, &lanes, errors) else {
         return;
     };
+    // For firings, for the order, and where weights are fetched for those.
+    let visits = if weights::has_fetches(&lanes) { 3 } else { 2 };
     let lane_steps = lanes.list.iter().map(|(_, flat)| {
         let steps = flat.visit_steps(|slot| order::steps(&cx, slot));
-        // Twice: for firings, and for the order.
-        steps.saturating_mul(2)
+        steps.saturating_mul(visits)
     });
     let steps = lane_steps.fold(0, u64::saturating_add);
     if !errors.reserve(|| format!("the slots of {id}"), steps) {
@@ -116,7 +118,8 @@ pub(super) fn check(checked: &Checked<'_>, id: PlanId, plan: &Plan, errors: &mut
     });
     let live_ranges = order::check(&cx, &lanes, &stages, (&buffer_of, &in_place_pairs), errors);
     chunks::check(&cx, &lanes, &stages, errors);
-    memory::check(&cx, &live_ranges, &in_place_pairs, errors);
+    let live_weights = weights::check(&cx, &lanes, &stages, errors);
+    memory::check(&cx, &live_ranges, &live_weights, &in_place_pairs, errors);
     deadlock::check(&cx, &lanes, &stages, &ring_of, errors);
 }
 

@@ -289,7 +289,10 @@ impl Visitor for Walk<'_> {
             Action::Fire { actor, count, .. } => self.fired[actor] += count * executions,
             Action::Send { ring, count, .. } => self.sent[ring] += count * executions,
             Action::Recv { ring, count, .. } => self.received[ring] += count * executions,
-            Action::Release { .. } | Action::Carry { .. } => {}
+            Action::Release { .. }
+            | Action::Carry { .. }
+            | Action::Fetch { .. }
+            | Action::Await { .. } => {}
         }
     }
 
@@ -306,6 +309,8 @@ impl Walk<'_> {
             Action::Recv { ring, count, .. } => self.receive(ring, count, stage),
             Action::Release { ring } => self.released[ring] = true,
             Action::Carry { buffer } => self.carry(buffer, stage, position),
+            // Of no buffer's tokens: `weights.rs`.
+            Action::Fetch { .. } | Action::Await { .. } => {}
         }
     }
 
