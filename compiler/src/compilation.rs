@@ -10,6 +10,7 @@
 //!   as the model has it, and by the parameter for rounding only where its devices round;
 //! - weights are packed after planning, because only the CPU's kernels read packed ones, and after rounding is settled,
 //!   because there are no GPU kernels for packed actors;
+//! - weights are fetched from tiers in the order in which they are packed, so after that;
 //! - kernels are printed last: they depend on variants and rounding, and packing removes all blobs that no parameter
 //!   names, as would be the printed code.
 //!
@@ -46,9 +47,10 @@ use crate::replicate::Replication;
 use crate::reports::{Reported, Reports};
 use crate::rounding::{self, Rounding, RoundingPlans};
 use crate::target::Target;
+use crate::tiers::FetchedWeights;
 use crate::values::Files;
 use crate::variants::VariantRequest;
-use crate::{deadlines, in_place, refusals, sample_rates, sequences};
+use crate::{deadlines, in_place, refusals, sample_rates, sequences, tiers};
 
 /// One compilation: what is asked for, and what has been read and reported so far.
 pub(crate) struct Compilation<'a> {
@@ -75,6 +77,8 @@ pub(crate) struct MadeProgram {
     pub(crate) replication: Option<Replication>,
     pub(crate) rounding: Option<Rounding>,
     pub(crate) cpu_only: Option<CpuOnlyActors>,
+    /// Weights that devices fetch while the main plan runs.
+    pub(crate) fetched: Vec<FetchedWeights>,
     /// What the passes did, by file.
     pub(crate) passes: Vec<(String, Vec<PassReport>)>,
 }
@@ -205,10 +209,12 @@ impl<'a> Compilation<'a> {
         let rounding = self.settle_rounding(&mut planned, &target);
         self.choose_variants(&mut planned, &target);
         self.pack_weights(&mut planned, &target);
+        let fetched = self.fetch_weights(&mut planned, &target)?;
         let kernels = self.print_kernels(&planned, &target)?;
         self.reports.stop_on_errors()?;
 
-        self.finish_program(planned, target, kernels, rounding)
+        let made = self.finish_program(planned, target, kernels, rounding)?;
+        Ok(MadeProgram { fetched, ..made })
     }
 
     /// Rates, deadlocks and sample rates of the model's graph.
@@ -375,6 +381,16 @@ impl<'a> Compilation<'a> {
         }
     }
 
+    /// Lets devices with tiers fetch the weights that do not fit their memory.
+    fn fetch_weights(
+        &mut self,
+        planned: &mut PlannedGraph,
+        target: &Target,
+    ) -> Result<Vec<FetchedWeights>, Reported> {
+        let fetched = tiers::fetch_weights(&planned.graph, &target.machine, &mut planned.plans);
+        fetched.map_err(|refusal| self.reports.refuse(refusal))
+    }
+
     /// Reports a pass over the whole graph.
     fn report_pass(
         &mut self,
@@ -441,6 +457,7 @@ impl<'a> Compilation<'a> {
             replication: planned.replication,
             rounding,
             cpu_only,
+            fetched: Vec::new(),
             passes: std::mem::take(&mut self.files.passes),
         })
     }

@@ -28,6 +28,7 @@ use crate::replicate::Replication;
 use crate::reports::Reports;
 use crate::rounding::Rounding;
 use crate::target::Target;
+use crate::tiers::FetchedWeights;
 use crate::write::WriteError;
 
 /// A compiled program, with what is worth knowing about the model.
@@ -47,6 +48,8 @@ pub struct Compiled {
     pub rounding: Option<Rounding>,
     /// Actors that no GPU of the machine has a kernel for, if it has GPUs.
     pub cpu_only: Option<CpuOnlyActors>,
+    /// Weights that devices fetch from their tiers while the main plan runs.
+    pub fetched: Vec<FetchedWeights>,
     /// What the passes over imported ONNX models did, by file.
     pub passes: Vec<(String, Vec<PassReport>)>,
     /// All modes, of a model that has some; what else stands here is of the first.
@@ -205,6 +208,7 @@ fn finish(compilation: Compilation<'_>) -> Result<Compiled, Diagnostics> {
         replication: made.replication,
         rounding: made.rounding,
         cpu_only: made.cpu_only,
+        fetched: made.fetched,
         passes: made.passes,
     })
 }

@@ -112,6 +112,7 @@ takes! {
     READERS: "string, reader, or a list of them", not "5";
     COUNTS: "map of counts", not "5";
     STRINGS: "list of strings", not "5";
+    TIERS: "`Tier`", not "5";
     DEVICES: "list of `Device`", not "5";
     LINKS: "list of `Link`", not "5";
     HOSTS: "map from names to lists of devices", not "5";
@@ -353,7 +354,10 @@ group! { MACHINE, "Machine", "What to compile for: `zbmdc devices --ron` writes 
 }
 
 group! { DEVICE, "Device", "A device.", r#"Machine(devices: [
-    Device(name: "cpu:0", backend: cpu, cores: [0], memory: "1GiB", flops: "8G", bandwidth: "10GB/s", programmatic: false),
+    Device(
+        name: "cpu:0", backend: cpu, cores: [0], memory: "1GiB", flops: "8G", bandwidth: "10GB/s", programmatic: false,
+        tier: Tier(bandwidth: "2GB/s"),
+    ),
 ])"#:
     "name": "\"cpu:0\"", STRING, Refused, "Its name: `cpu:0`. GPUs have those that `zbmdc devices` shows.";
     "backend": "cpu", WORD, Refused, "`cpu`, `vulkan` or `cuda`.";
@@ -362,6 +366,14 @@ group! { DEVICE, "Device", "A device.", r#"Machine(devices: [
     "flops": "\"8G\"", FLOPS, Means("a usual core's"), "Arithmetic at its peak, for the roofline.";
     "bandwidth": "\"10GB/s\"", SPEED, Means("a usual core's"), "Memory traffic at its peak, for the roofline.";
     "programmatic": "false", FLAG, Is("false"), "Of CUDA devices: kernels are launched before those that they wait for have ended. `zbmdc calibrate` writes it where it pays.";
+    "tier": "Tier(bandwidth: \"2GB/s\")", TIERS, Means("all weights are in memory, and not counted"), "Where a CPU device fetches weights from that do not fit its `memory`.";
+}
+
+group! { TIER, "Tier", "Slower memory of a CPU device: the file of the bundle.", r#"Machine(devices: [
+    Device(name: "cpu:0", backend: cpu, tier: Tier(memory: "64GiB", bandwidth: "2GB/s")),
+])"#:
+    "memory": "\"64GiB\"", SIZE, Means("no limit"), "What may be fetched from it in all.";
+    "bandwidth": "\"2GB/s\"", SPEED, Refused, "How fast bytes come from it.";
 }
 
 group! { LINK, "Link", "A way from one device to another.", r#"Machine(
@@ -400,7 +412,7 @@ group! { COST, "Cost", "The cost of one kernel for given parameters and port typ
 }
 
 /// All groups, as a reader wants them.
-pub(crate) static GROUPS: [&Group; 18] = [
+pub(crate) static GROUPS: [&Group; 19] = [
     &MODEL,
     &MODE,
     &MODE_FROM,
@@ -416,6 +428,7 @@ pub(crate) static GROUPS: [&Group; 18] = [
     &FILL,
     &MACHINE,
     &DEVICE,
+    &TIER,
     &LINK,
     &COST_GROUP,
     &COST,

@@ -6,7 +6,7 @@ mod links;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use zbmd_ir::{Device, DeviceId, DeviceKind, Link, Machine, TiVec, limits};
+use zbmd_ir::{Device, DeviceId, DeviceKind, Link, Machine, TiVec, Tier, limits};
 
 use crate::codes::Code;
 use crate::costs::{self, MeasuredCosts};
@@ -41,10 +41,19 @@ struct RonDevice<'a> {
     bandwidth: u64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     programmatic: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<RonTier>,
 }
 
-impl<'a> From<&'a Device> for RonDevice<'a> {
-    fn from(device: &'a Device) -> Self {
+#[derive(Serialize)]
+#[serde(rename = "Tier")]
+struct RonTier {
+    memory: u64,
+    bandwidth: u64,
+}
+
+impl<'a> RonDevice<'a> {
+    fn new(device: &'a Device, tier: Option<&Tier>) -> Self {
         Self {
             name: &device.name,
             backend: device.backend.as_str(),
@@ -53,6 +62,10 @@ impl<'a> From<&'a Device> for RonDevice<'a> {
             flops: device.flops_per_s,
             bandwidth: device.bytes_per_s,
             programmatic: device.programmatic,
+            tier: tier.map(|tier| RonTier {
+                memory: tier.memory_bytes,
+                bandwidth: tier.bytes_per_s,
+            }),
         }
     }
 }
@@ -88,7 +101,11 @@ fn device_name(machine: &Machine, id: DeviceId) -> &str {
 pub fn to_ron(machine: &Machine) -> Result<String, ron::Error> {
     let links = machine.links.iter();
     let serialisable = RonMachine {
-        devices: machine.devices.iter().map(RonDevice::from).collect(),
+        devices: machine
+            .devices
+            .iter_enumerated()
+            .map(|(id, device)| RonDevice::new(device, machine.tiers.get(&id)))
+            .collect(),
         links: links.map(|link| RonLink::new(link, machine)).collect(),
         hosts: hosts::names(machine),
     };
@@ -141,7 +158,11 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
     fields.done(sink);
 
     let device_nodes = read::list(device_list?, "a list of devices", sink)?;
-    let NamedDevices { names, devices } = read_devices(device_nodes, head, sink)?;
+    let NamedDevices {
+        names,
+        devices,
+        tiers,
+    } = read_devices(device_nodes, head, sink)?;
 
     // An empty list is different: it states that no two devices are linked.
     let hosts = match host_map {
@@ -169,6 +190,7 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
             devices,
             links,
             hosts,
+            tiers,
         },
         costs,
     ))
@@ -204,6 +226,14 @@ pub(crate) fn check(machine: &Machine, sink: &mut Sink) -> bool {
 struct NamedDevices {
     names: Vec<Spanned<String>>,
     devices: TiVec<DeviceId, Device>,
+    tiers: BTreeMap<DeviceId, Tier>,
+}
+
+/// A device as it is written.
+struct WrittenDevice {
+    name: Spanned<String>,
+    device: Device,
+    tier: Option<Tier>,
 }
 
 fn read_devices(list: &[Node], head: Span, sink: &mut Sink) -> Option<NamedDevices> {
@@ -215,10 +245,14 @@ fn read_devices(list: &[Node], head: Span, sink: &mut Sink) -> Option<NamedDevic
         if named_devices.devices.len() == limits::MAX_DEVICES {
             break;
         }
-        if let Some((name, device)) = read_device(node, &first_named, sink) {
+        if let Some(written) = read_device(node, &first_named, sink) {
+            let name = written.name;
             first_named.entry(name.value.clone()).or_insert(name.span);
             named_devices.names.push(name);
-            named_devices.devices.push(device);
+            let id = named_devices.devices.push_and_get_key(written.device);
+            named_devices
+                .tiers
+                .extend(written.tier.map(|tier| (id, tier)));
         }
     }
 
@@ -261,7 +295,7 @@ fn read_device(
     node: &Node,
     others: &BTreeMap<String, Span>,
     sink: &mut Sink,
-) -> Option<(Spanned<String>, Device)> {
+) -> Option<WrittenDevice> {
     let mut fields = group(node, "a device", &format::DEVICE, sink)?;
     let name_node = fields.need("name", "\"cpu:0\"", sink);
     let name = name_node
@@ -279,6 +313,8 @@ fn read_device(
     let bandwidth = read_bandwidth(&mut fields, sink);
     let early_node = fields.take("programmatic");
     let programmatic = early_node.is_some_and(|node| read::flag(node, sink));
+    let tier_node = fields.take("tier");
+    let tier = tier_node.and_then(|node| read_tier(node, sink));
     fields.done(sink);
 
     // All fields are read before the first of them is missed, so that all mistakes are reported.
@@ -296,6 +332,18 @@ fn read_device(
         sink.push(Diagnostic::new(Code::E0507, message).primary(node.span, "should be left out"));
     }
 
+    if let Some(node) = tier_node.filter(|_| !kind.is_cpu()) {
+        let message = format!(
+            "only CPU devices fetch weights from a tier, and `{}` is of `{kind}`",
+            name.value
+        );
+        sink.push(
+            Diagnostic::new(Code::E0507, message)
+                .primary(node.span, "should be left out")
+                .help("a GPU's weights must fit its memory: place some of its actors on other devices"),
+        );
+    }
+
     let device = Device {
         backend: kind,
         cores,
@@ -306,7 +354,22 @@ fn read_device(
         name: name.value.clone(),
     };
 
-    Some((name, device))
+    Some(WrittenDevice { name, device, tier })
+}
+
+/// The slower memory of a device.
+fn read_tier(node: &Node, sink: &mut Sink) -> Option<Tier> {
+    let mut fields = group(node, "a tier", &format::TIER, sink)?;
+    let memory_node = fields.take("memory");
+    let memory = quantity(memory_node, "a size such as \"64GiB\"", units::bytes, sink);
+    let bandwidth_node = fields.need("bandwidth", "\"2GB/s\"", sink);
+    let expected = "a bandwidth such as \"2GB/s\"";
+    let bandwidth = quantity(bandwidth_node, expected, units::bytes_per_s, sink);
+    fields.done(sink);
+    Some(Tier {
+        memory_bytes: memory.unwrap_or(u64::MAX),
+        bytes_per_s: bandwidth?,
+    })
 }
 
 /// Core numbers, each once: a device does not run on a core twice. Two devices may share one, by turns of the operating
@@ -427,7 +490,13 @@ mod tests {
             })
             .to_vec()
             .into();
-        for machine in [detect(), uniform(3), early, hosted] {
+        let mut tiered = uniform(3);
+        let tier = Tier {
+            memory_bytes: 5 << 30,
+            bytes_per_s: 1_500_000_000,
+        };
+        tiered.tiers.insert(DeviceId(1), tier);
+        for machine in [detect(), uniform(3), early, hosted, tiered] {
             let text = to_ron(&machine).unwrap_or_default();
             assert_eq!(parse(&text), Ok(machine), "{text}");
         }
@@ -573,6 +642,14 @@ mod tests {
             (
                 "Machine(devices: [(name: \"a\", backend: cpu, programmatic: true)])",
                 "E0507 `programmatic` is for CUDA devices, and `a` is of `cpu`",
+            ),
+            (
+                "Machine(devices: [(name: \"a\", backend: cuda, tier: (bandwidth: \"2GB/s\"))])",
+                "E0507 only CPU devices fetch weights from a tier, and `a` is of `cuda`",
+            ),
+            (
+                "Machine(devices: [(name: \"a\", backend: cpu, tier: (memory: \"1GiB\"))])",
+                "E0202 a tier has no `bandwidth`",
             ),
             (
                 "[1]",

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 use zbmd_backends::op::{Packing, Registry};
-use zbmd_ir::{Actor, ActorId, BlobId, Graph, Machine, Plan, Role, TiVec, Value};
+use zbmd_ir::{Actor, ActorId, BlobId, Graph, Machine, Plan, Role, TiVec, TokenType, Value};
 
 /// The pass, for [`crate::CompileOptions::skipped_passes`].
 pub(crate) const NAME: &str = "pack-weights";
@@ -110,10 +110,15 @@ fn count_readers(graph: &Graph) -> BTreeMap<BlobId, usize> {
 
 /// Calls `visit` with every blob that a value names.
 fn visit_blobs(value: &Value, visit: &mut impl FnMut(BlobId)) {
+    visit_tensors(value, &mut |blob, _| visit(blob));
+}
+
+/// Calls `visit` with every tensor in a value.
+pub(crate) fn visit_tensors(value: &Value, visit: &mut impl FnMut(BlobId, &TokenType)) {
     match value {
-        Value::Tensor(blob, _) => visit(*blob),
-        Value::List(items) => items.iter().for_each(|item| visit_blobs(item, visit)),
-        Value::Map(items) => items.values().for_each(|item| visit_blobs(item, visit)),
+        Value::Tensor(blob, token) => visit(*blob, token),
+        Value::List(items) => items.iter().for_each(|item| visit_tensors(item, visit)),
+        Value::Map(items) => items.values().for_each(|item| visit_tensors(item, visit)),
         Value::Bool(_)
         | Value::Int(_)
         | Value::Float(_)

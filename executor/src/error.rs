@@ -89,6 +89,12 @@ pub enum EngineError {
         /// What is missing, and what to do about it.
         why: String,
     },
+    /// Weights that a device is to fetch while it runs cannot be read.
+    #[error("no weights to fetch: {why}")]
+    Weights {
+        /// Why not.
+        why: String,
+    },
     /// The file for the trace cannot be made.
     #[error("{}: {source}", path.display())]
     Trace {

@@ -40,6 +40,8 @@ pub(crate) enum WorkerFault {
     OutOfMemory(OutOfMemory),
     /// A wire to another host carries nothing any more.
     Wire(String),
+    /// Weights cannot be read from the device's tier.
+    Weights(String),
 }
 
 impl From<OutOfMemory> for WorkerFault {
@@ -54,7 +56,7 @@ impl From<DeviceFault> for WorkerFault {
     }
 }
 
-/// A worker that is being prepared runs no slot: only memory and devices can be missing.
+/// A worker that is being prepared runs no slot: only memory, devices and files can be missing.
 impl From<WorkerFault> for EngineError {
     fn from(fault: WorkerFault) -> Self {
         match fault {
@@ -63,6 +65,7 @@ impl From<WorkerFault> for EngineError {
                 device: fault.device,
                 why: fault.fault.text,
             },
+            WorkerFault::Weights(why) => Self::Weights { why },
             WorkerFault::Kernel(_)
             | WorkerFault::Panic(_)
             | WorkerFault::Realtime(_)
@@ -176,7 +179,7 @@ impl FaultReport {
                 why: text.clone(),
             },
             WorkerFault::OutOfMemory(error) => EngineError::Memory(*error).into(),
-            WorkerFault::Wire(text) => RunError::Device {
+            WorkerFault::Wire(text) | WorkerFault::Weights(text) => RunError::Device {
                 device,
                 block,
                 fault: text.clone(),

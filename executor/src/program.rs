@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use zbmd_ir::bundle::{self, Image};
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::verify::{Verified, VerifiedModes};
 use zbmd_ir::{
@@ -50,8 +51,10 @@ impl Engine {
     /// # Errors
     /// As [`Self::new`], for the first mode that cannot be run.
     pub fn with_modes(modes: VerifiedModes, registry: &Registry) -> Result<Self, EngineError> {
+        let (modes, image) = with_weights_file(modes)?;
         let programs = modes.programs().iter();
-        let loaded = programs.map(|program| LoadedProgram::new(Arc::clone(program), registry));
+        let loaded = programs
+            .map(|program| LoadedProgram::new(Arc::clone(program), registry, image.clone()));
         let list: Vec<Arc<LoadedProgram>> = loaded.collect::<Result<_, _>>()?;
         let modes = LoadedModes {
             verified: modes,
@@ -145,7 +148,11 @@ impl LoadedModes {
 }
 
 impl LoadedProgram {
-    fn new(program: Arc<Verified<Program>>, registry: &Registry) -> Result<Arc<Self>, EngineError> {
+    fn new(
+        program: Arc<Verified<Program>>,
+        registry: &Registry,
+        image: Option<Image>,
+    ) -> Result<Arc<Self>, EngineError> {
         let main = PlanId(0);
         let tail_plan = program.plan("tail").map(|(id, _)| id);
         let tail = tail_plan.filter(|id| *id != main);
@@ -168,12 +175,26 @@ impl LoadedProgram {
             port_channels: program.graph.port_channels(),
             kernels,
             registry,
+            image,
             main,
             tail,
             program,
         };
         Ok(Arc::new(loaded))
     }
+}
+
+/// The modes with the file that weights are fetched from, if some device fetches them.
+fn with_weights_file(modes: VerifiedModes) -> Result<(VerifiedModes, Option<Image>), EngineError> {
+    let programs = modes.programs().iter();
+    let mut plans = programs.flat_map(|program| program.plans.iter());
+    if !plans.any(Plan::has_fetches) {
+        return Ok((modes, None));
+    }
+    let read = bundle::with_image(modes).map_err(|error| EngineError::Weights {
+        why: error.to_string(),
+    })?;
+    Ok((read.0, Some(read.1)))
 }
 
 /// Checks that no kernel of a plan needs more scratch memory than the plan has for it.
@@ -234,6 +255,8 @@ pub(crate) struct LoadedProgram {
     pub models: Vec<MergedModel>,
     /// What kernels for GPUs are made with.
     pub registry: Registry,
+    /// The bundle's file, if devices fetch weights from it.
+    pub image: Option<Image>,
     /// The plan that runs whole blocks, and the one for what is left.
     pub main: PlanId,
     pub tail: Option<PlanId>,

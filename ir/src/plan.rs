@@ -60,6 +60,13 @@ impl Plan {
         self.variants.get(&actor).map(String::as_str)
     }
 
+    /// Whether a device fetches weights from its tier. O(slots).
+    pub fn has_fetches(&self) -> bool {
+        let lanes = self.calendars.iter().flat_map(|calendar| &calendar.lanes);
+        let mut slots = lanes.flat_map(|lane| crate::walk::top_slots(&lane.entries));
+        slots.any(|slot| matches!(slot.action, Action::Fetch { .. }))
+    }
+
     /// What actors write over their inputs, in their order: buffers in arenas that lie to each other as ports that
     /// allow it do. A part lies in a whole only where the actor fires once a block, as tokens of several firings lie in
     /// a row. Nothing where ids do not exist. O(pairs log buffers).

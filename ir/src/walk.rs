@@ -40,6 +40,14 @@ pub fn visit_slots<'a>(entries: &'a [Entry], mut visit: impl FnMut(SlotVisit<'a>
     visit_nested(entries, outside, &mut visit);
 }
 
+/// The slots outside of loops, in order.
+pub fn top_slots(entries: &[Entry]) -> impl Iterator<Item = &Slot> {
+    entries.iter().filter_map(|entry| match entry {
+        Entry::Slot(slot) => Some(slot),
+        Entry::Loop { .. } => None,
+    })
+}
+
 fn visit_nested<'a>(entries: &'a [Entry], nest: LoopNest, visit: &mut impl FnMut(SlotVisit<'a>)) {
     if nest.depth > MAX_NESTING {
         return;

@@ -582,7 +582,7 @@ fn entry_end(entry: &Entry) -> EntryEnd {
         stage = visit.slot.stage;
         is_housekeeping &= matches!(
             visit.slot.action,
-            Action::Carry { .. } | Action::Release { .. }
+            Action::Carry { .. } | Action::Release { .. } | Action::Fetch { .. }
         );
     });
     EntryEnd {

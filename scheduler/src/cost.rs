@@ -16,6 +16,12 @@ pub(crate) const RELEASE_NS: u64 = 20;
 /// Fixed part of a slot that carries history to the next block.
 pub(crate) const CARRY_NS: u64 = 10;
 
+/// Slot that begins a fetch from a tier: a count that another thread sees, which may have to be woken.
+pub(crate) const FETCH_NS: u64 = 1_000;
+
+/// Slot that waits for weights that are there already.
+pub(crate) const AWAIT_NS: u64 = 20;
+
 /// Predicted gain that a further device must bring, in percent of the period: hand-over and jitter eat less.
 pub(crate) const MIN_GAIN_PERCENT: u64 = 8;
 

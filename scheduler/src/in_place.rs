@@ -294,7 +294,11 @@ impl LaneUses {
                 positions.last = position;
             }
             Action::Send { ring, .. } => self.sent[ring] = position,
-            Action::Recv { .. } | Action::Release { .. } | Action::Carry { .. } => {}
+            Action::Recv { .. }
+            | Action::Release { .. }
+            | Action::Carry { .. }
+            | Action::Fetch { .. }
+            | Action::Await { .. } => {}
         }
     }
 }

@@ -35,6 +35,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 pub mod throughput;
+pub mod tiers;
 mod topological;
 
 pub use analysis::{AnalysisError, check_deadlock, repetition};

@@ -92,6 +92,8 @@ impl LiveRangeFinder<'_> {
                     slot.stage,
                 );
             }
+            // They are no buffer's.
+            Action::Fetch { .. } | Action::Await { .. } => {}
         }
     }
 

@@ -136,7 +136,11 @@ impl SlotExpansion {
             Action::Recv { ring, first, count } => {
                 *first = self.advance_cursor(CursorKey::Recv(*ring), *count);
             }
-            Action::Release { .. } | Action::Carry { .. } => {}
+            // The verifier lets only CPUs fetch weights.
+            Action::Release { .. }
+            | Action::Carry { .. }
+            | Action::Fetch { .. }
+            | Action::Await { .. } => {}
         }
         self.executions.push(SlotExecution { stage, action });
         Ok(())

@@ -87,7 +87,10 @@ fn merged_entries(segments: &[SlotSegment]) -> Vec<Entry> {
 fn ranked_slot(execution: &SlotExecution) -> (u8, Slot) {
     let rank = match execution.action {
         Action::Recv { .. } => 0,
-        Action::Fire { .. } | Action::Carry { .. } => 1,
+        Action::Fire { .. }
+        | Action::Carry { .. }
+        | Action::Fetch { .. }
+        | Action::Await { .. } => 1,
         Action::Send { .. } | Action::Release { .. } => 2,
     };
     let slot = Slot {

@@ -180,7 +180,11 @@ impl StageTable {
                 Action::Fire { actor, .. } => {
                     stages.fires.insert(actor, execution.stage);
                 }
-                Action::Send { .. } | Action::Recv { .. } | Action::Release { .. } => {}
+                Action::Send { .. }
+                | Action::Recv { .. }
+                | Action::Release { .. }
+                | Action::Fetch { .. }
+                | Action::Await { .. } => {}
             }
         }
         stages

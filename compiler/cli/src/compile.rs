@@ -211,6 +211,9 @@ fn say_choices(compiled: &Compiled) {
             }
         }
     }
+    for fetched in &compiled.fetched {
+        say(&format!("{fetched}\n"));
+    }
     if let Some(cpu_only) = &compiled.cpu_only {
         say(&format!("{cpu_only}\n"));
     }

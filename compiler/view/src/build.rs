@@ -387,7 +387,10 @@ impl<'a> Sums<'a> {
             Action::Send { ring: id, .. } | Action::Recv { ring: id, .. } => {
                 self.note(self.plan.rings[id].channel, device, visit);
             }
-            Action::Release { .. } | Action::Carry { .. } => {}
+            Action::Release { .. }
+            | Action::Carry { .. }
+            | Action::Fetch { .. }
+            | Action::Await { .. } => {}
         }
     }
 

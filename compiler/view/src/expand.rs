@@ -159,5 +159,7 @@ pub(super) fn parts(action: &Action) -> (Act, u32, u64, u64) {
         Action::Recv { ring, first, count } => (Act::Recv, ring.0, first, count),
         Action::Release { ring } => (Act::Release, ring.0, 0, 0),
         Action::Carry { buffer } => (Act::Carry, buffer.0, 0, 0),
+        Action::Fetch { actor, .. } => (Act::Fetch, actor.0, 0, 0),
+        Action::Await { actor } => (Act::Await, actor.0, 0, 0),
     }
 }

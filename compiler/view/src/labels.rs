@@ -30,6 +30,8 @@ impl View {
                 let channel = buffer.map_or("?", |b| self.channel_name(b.channel));
                 format!("history of {channel}")
             }
+            Act::Fetch => format!("weights of {} from the tier", self.actor_label(slot.id)),
+            Act::Await => format!("weights of {}", self.actor_label(slot.id)),
             Act::Loop => {
                 format!(
                     "{} and others, {} executions",
@@ -52,6 +54,7 @@ impl View {
                 .buffers
                 .get(slot.id as usize)
                 .map(|b| self.channel_name(b.channel)),
+            Act::Fetch | Act::Await => Some(self.actor_label(slot.id)),
             Act::Send | Act::Recv | Act::Release => ring,
         };
 

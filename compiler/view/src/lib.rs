@@ -315,18 +315,24 @@ pub enum Act {
     Release,
     /// Carries history to the next place; `id` is the buffer.
     Carry,
+    /// Begins to read weights from the device's tier; `id` is the actor.
+    Fetch,
+    /// Waits for weights from the device's tier; `id` is the actor.
+    Await,
     /// A loop of `count` executions, too many to list; `id` is the actor that takes most of the time.
     Loop,
 }
 
 impl Act {
     /// All, in order.
-    pub const ALL: [Act; 6] = [
+    pub const ALL: [Act; 8] = [
         Act::Fire,
         Act::Send,
         Act::Recv,
         Act::Release,
         Act::Carry,
+        Act::Fetch,
+        Act::Await,
         Act::Loop,
     ];
 
@@ -338,6 +344,8 @@ impl Act {
             Act::Recv => "recv",
             Act::Release => "release",
             Act::Carry => "carry",
+            Act::Fetch => "fetch",
+            Act::Await => "await",
             Act::Loop => "loop",
         }
     }

@@ -292,6 +292,8 @@ fn colour(slot: &SlotView) -> String {
         Act::Recv => "#b3bcc5".to_owned(),
         Act::Release => "#d5d9dd".to_owned(),
         Act::Carry => "#c9b26b".to_owned(),
+        Act::Fetch => "#6b9fc9".to_owned(),
+        Act::Await => "#c98b6b".to_owned(),
     }
 }
 

@@ -18,11 +18,13 @@ const STAGE_ROWS: usize = 8;
 /// Marks of actors in the chart, by busy time.
 const MARKS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 /// Marks of what is not a firing, after those of actors.
-const OTHERS: [(Act, char); 5] = [
+const OTHERS: [(Act, char); 7] = [
     (Act::Send, '>'),
     (Act::Recv, '<'),
     (Act::Release, '-'),
     (Act::Carry, '='),
+    (Act::Fetch, '^'),
+    (Act::Await, '~'),
     (Act::Loop, '@'),
 ];
 /// A measured slot that was late.

@@ -104,5 +104,7 @@ fn slot_name(graph: &Graph, plan: &Plan, action: Action) -> String {
         Action::Recv { ring, .. } => format!("receive {}", plan.rings[ring].channel),
         Action::Release { ring } => format!("release {}", plan.rings[ring].channel),
         Action::Carry { buffer } => format!("carry {}", plan.buffers[buffer].channel),
+        Action::Fetch { actor, .. } => format!("fetch weights of {}", graph.actors[actor].name),
+        Action::Await { actor } => format!("await weights of {}", graph.actors[actor].name),
     }
 }

@@ -8,6 +8,7 @@ use zbmd_ir::{ActorId, Calendar, DeviceId, Graph, Plan, RingId};
 
 use super::border;
 use super::cpu::CpuWorker;
+use super::fetched_weights::FetchedWeights;
 use super::gpu::GpuWorker;
 use super::job::{WorkerEnd, WorkerJob};
 use super::live_actors::LiveActors;
@@ -109,6 +110,7 @@ fn cpu_worker(
     let epoch = &job.epoch;
     let memory = WorkerMemory::new(calendar, Arc::clone(epoch), job.options.lock_memory)?;
     border::import(graph, plan, &memory);
+    let weights = FetchedWeights::begin(loaded, plan, calendar, &memory)?;
     let LoweredCalendar {
         replay,
         slots,
@@ -116,7 +118,14 @@ fn cpu_worker(
         sinks,
         rings,
         live_slots,
-    } = lower(loaded, plan, calendar, &memory, &wired_rings(plan, job));
+    } = lower(
+        loaded,
+        plan,
+        calendar,
+        &memory,
+        &wired_rings(plan, job),
+        weights,
+    );
 
     // A plan that is recorded slot by slot says how large the rings are; how much is recorded, the instructions.
     let executed_words = replay.code.executions().saturating_add(2);

@@ -95,6 +95,10 @@ pub(crate) enum Instr {
     Carry { ports: u32 },
     /// Keeps what lies at port `ports` for the border after the block, if tokens are saved there.
     Save { ports: u32, channel: ChannelId },
+    /// Begins a fetch of weights, of the period's numbered from 0.
+    Fetch { number: u32 },
+    /// Waits for what it brings.
+    Await { number: u32 },
     /// The worker's heartbeat, in calendars whose periods are long.
     Beat,
     /// Runs the next `len` instructions `count` times. `resets` are the counters to set first, in an outermost loop.
@@ -103,6 +107,17 @@ pub(crate) enum Instr {
         len: u32,
         resets: (u32, u32),
     },
+}
+
+impl Instr {
+    /// Whether it is executed whether or not its stage has a block in the period.
+    #[inline(always)]
+    pub(crate) fn is_in_every_period(&self) -> bool {
+        matches!(
+            self,
+            Instr::Loop { .. } | Instr::Fetch { .. } | Instr::Await { .. }
+        )
+    }
 }
 
 /// The kernels of a slot that changes within a block.

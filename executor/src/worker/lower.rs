@@ -15,6 +15,7 @@ use zbmd_op::kernel::{CallShape, Scratch};
 
 use self::chunks::{ChunkPositions, RepeatedLoop};
 use super::border;
+use super::fetched_weights::FetchedWeights;
 use super::instructions::{Instr, NO_COUNTER, PortSpec, ReplayCode, RingSpec};
 use super::live_actors::LiveSlot;
 use super::memory::WorkerMemory;
@@ -71,6 +72,7 @@ struct Lowering<'a> {
     plan: &'a Plan,
     device: DeviceId,
     memory: &'a WorkerMemory,
+    weights: FetchedWeights,
     /// The buffer of each channel on each device.
     buffers: BTreeMap<(ChannelId, DeviceId), BufferId>,
     /// Actors that write over inputs.
@@ -108,15 +110,17 @@ struct Lowering<'a> {
 }
 
 /// Lowers the calendar of one device of a verified plan that [`check_plan`](crate::unsupported::check_plan) accepted. Rings
-/// among `wired_rings` go over the worker's wires; there are none on one host.
+/// among `wired_rings` go over the worker's wires; there are none on one host. `weights` are those that the calendar fetches.
 pub(super) fn lower(
     loaded: &LoadedProgram,
     plan: &Plan,
     calendar: &Calendar,
     memory: &WorkerMemory,
     wired_rings: &BTreeMap<RingId, u32>,
+    weights: FetchedWeights,
 ) -> LoweredCalendar {
     let mut lowering = Lowering::new(loaded, plan, calendar.device, memory);
+    lowering.weights = weights;
     lowering.wired_rings.clone_from(wired_rings);
     if memory.epoch.borders().is_some() {
         lowering.find_saved(calendar);
@@ -148,6 +152,7 @@ impl<'a> Lowering<'a> {
             plan,
             device,
             memory,
+            weights: FetchedWeights::default(),
             buffers: keyed_buffers.collect(),
             over: in_place_pairs.map(|pair| pair.actor).collect(),
             has_chunks: plan.buffers.iter().any(|buffer| buffer.is_chunked()),
@@ -177,8 +182,9 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn finish(self, calendar: &Calendar) -> LoweredCalendar {
+    fn finish(mut self, calendar: &Calendar) -> LoweredCalendar {
         let has_borders = self.memory.epoch.borders().is_some();
+        let fetcher = self.weights.fetcher.take();
         let arena_base = self.memory.own.base();
         let scratch_start = arena_base.wrapping_add(calendar.scratch_offset_bytes as usize);
         // A kernel in a loop is called on copies of its ports, moved on by the loop's count.
@@ -207,14 +213,22 @@ impl<'a> Lowering<'a> {
             stages_total: self.plan.stages,
             retries: if has_borders { RETRIES } else { 0 },
             scratch: Scratch(scratch_start, calendar.scratch_bytes as usize),
-            _kernels: self.loaded.kernels.all().cloned().collect(),
+            _kernels: self
+                .loaded
+                .kernels
+                .all()
+                .cloned()
+                .chain(self.weights.kernels.into_values())
+                .collect(),
             _arenas: [
                 Arc::clone(&self.memory.own),
                 Arc::clone(self.memory.epoch.arena()),
             ],
         };
+        let mut replay = CalendarReplay::new(code, self.counters.len(), staging_len);
+        replay.state.fetcher = fetcher;
         LoweredCalendar {
-            replay: CalendarReplay::new(code, self.counters.len(), staging_len),
+            replay,
             slots: self.slots,
             sources: self.sources.list,
             sinks: self.sinks.list,
@@ -383,6 +397,12 @@ impl<'a> Lowering<'a> {
                 ring: self.ring_index(ring),
             },
             Action::Carry { buffer } => self.lower_carry(slot, buffer),
+            Action::Fetch { actor, .. } => Instr::Fetch {
+                number: self.weights.numbers[&actor],
+            },
+            Action::Await { actor } => Instr::Await {
+                number: self.weights.numbers[&actor],
+            },
         };
         #[cfg(all(feature = "hosts", target_os = "linux"))]
         let instr = self.over_wire(slot, instr);
@@ -586,7 +606,9 @@ impl<'a> Lowering<'a> {
             self.add_live_slot(slot, id, first);
         }
         // Kernels outside of loops have fixed ports, and need no counter.
-        match (&actor.role, self.loaded.kernels.of(self.plan, id)) {
+        let fetched = self.weights.kernels.get(&id);
+        let kernel = fetched.or_else(|| self.loaded.kernels.of(self.plan, id));
+        match (&actor.role, kernel) {
             (Role::Compute, Some(kernel)) if counter == NO_COUNTER => Instr::Fire {
                 kernel: Arc::as_ptr(kernel),
                 shape,

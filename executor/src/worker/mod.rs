@@ -3,6 +3,8 @@
 
 pub(crate) mod border;
 mod cpu;
+mod fetch;
+mod fetched_weights;
 pub(crate) mod gpu;
 pub(crate) mod host;
 mod instructions;

@@ -15,6 +15,7 @@ use zbmd_ir::{ChannelId, DType, RingId};
 use zbmd_op::kernel::{CallShape, Io, Kernel, RawPort, Scratch};
 
 use super::border::wait_for_area;
+use super::fetch::Fetcher;
 use super::instructions::{Instr, NO_COUNTER, ReplayCode, RingSpec, SlotKernels};
 use super::probe::{ProbeRecorder, ProbeTap, TappedTokens};
 use super::streams::{SinkEnd, SourceEnd, StreamContext};
@@ -42,6 +43,8 @@ pub(super) struct ReplayState {
     pub samples: Box<[SlotSample]>,
     /// The slots whose kernel changes within the block of this period.
     pub splits: Vec<SlotKernels>,
+    /// What is fetched from the device's tier, if something is.
+    pub fetcher: Option<Fetcher>,
     /// For each ring, the `Send`s of the block whose checksums have been noted or checked.
     summed: Box<[usize]>,
 }
@@ -132,6 +135,7 @@ impl CalendarReplay {
             staging: vec![unused_port; staging].into(),
             samples: vec![SlotSample::default(); code.instrs.len()].into(),
             splits: Vec::new(),
+            fetcher: None,
             summed: vec![0; code.rings.len()].into(),
         };
         Self { code, state }
@@ -218,7 +222,7 @@ fn run<const CHECK: bool, const TIMED: bool, const OBSERVED: bool>(
     let mut pc = range.start;
     while pc < range.end {
         let instr = &code.instrs[pc];
-        if CHECK && !info.has_block(code.stages[pc]) && !matches!(instr, Instr::Loop { .. }) {
+        if CHECK && !info.has_block(code.stages[pc]) && !instr.is_in_every_period() {
             skip_slot(instr, state);
             pc += 1;
             continue;
@@ -608,6 +612,18 @@ impl SlotStep<'_, '_> {
                 Ok(())
             }
             Instr::Save { ports, channel } => self.save(ports, channel),
+            Instr::Fetch { number } => {
+                if let Some(fetcher) = &mut self.state.fetcher {
+                    fetcher.begin(number);
+                }
+                Ok(())
+            }
+            Instr::Await { number } => {
+                let Some(fetcher) = &mut self.state.fetcher else {
+                    return Ok(());
+                };
+                fetcher.wait(number, self.context.spin, self.context.stop)
+            }
             Instr::Beat => {
                 self.context.beat();
                 Ok(())

@@ -66,6 +66,12 @@ fn slot_label(program: &Program, plan: &Plan, slot: &Slot) -> String {
         }
         Action::Release { ring } => format!("release {}", plan.rings[ring].channel),
         Action::Carry { buffer } => format!("carry {}", plan.buffers[buffer].channel),
+        Action::Fetch { actor, .. } => {
+            format!("fetch weights of {}", program.graph.actors[actor].name)
+        }
+        Action::Await { actor } => {
+            format!("await weights of {}", program.graph.actors[actor].name)
+        }
     }
 }
 

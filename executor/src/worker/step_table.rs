@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use zbmd_ir::{Calendar, Plan, PlanId};
 
+use super::fetched_weights::FetchedWeights;
 use super::gpu;
 use super::instructions::Instr;
 use super::lower::lower;
@@ -52,7 +53,14 @@ fn step_table(
     let Ok(memory) = WorkerMemory::sketch(calendar, epoch) else {
         return StepTable(Vec::new());
     };
-    let lowered = lower(loaded, plan, calendar, &memory, &BTreeMap::new());
+    let lowered = lower(
+        loaded,
+        plan,
+        calendar,
+        &memory,
+        &BTreeMap::new(),
+        FetchedWeights::numbered(calendar),
+    );
     let steps = lowered.slots.iter().zip(&lowered.replay.code.instrs);
     let steps = steps.map(|(slot, instr)| PlannedStep {
         planned_ns: slot.as_ref().map_or(0, |slot| slot.duration_ns),

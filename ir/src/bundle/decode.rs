@@ -10,9 +10,7 @@ use super::differences::{Base, Difference, check_sizes};
 use super::hosts::HostsRecord;
 use super::measured::{MemoryBudget, take_from_bytes};
 use super::{ALIGN, BundleError, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
-use crate::{
-    BlobId, Contingencies, DeviceId, Machine, Plan, PlanId, Program, Tier, TiVec, limits,
-};
+use crate::{BlobId, Contingencies, DeviceId, Machine, Plan, PlanId, Program, TiVec, Tier, limits};
 
 /// Reads a program; its blobs share the memory of `bytes`. Not verified yet.
 ///
@@ -203,6 +201,14 @@ pub(super) fn check_start(start: &[u8], file_bytes: u64) -> Result<(), BundleErr
         });
     }
     Ok(())
+}
+
+/// Whether the first bytes of a bundle, its section table among them, name tiers. Nothing of them is checked.
+pub(super) fn names_tiers(start: &[u8]) -> bool {
+    let count = u32_at(start, 8) as usize;
+    let table = (0..count.min(Section::ALL.len() + Section::OPTIONAL.len()))
+        .map(|index| u32_at(start, HEADER_BYTES + ENTRY_BYTES * index));
+    table.into_iter().any(|kind| kind == Section::Tiers as u32)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

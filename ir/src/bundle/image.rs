@@ -2,7 +2,9 @@
 //! overwritten or cut off later neither changes a run nor kills it. What is checked is the copy.
 //!
 //! On Linux the copy is a file in memory, sealed against every change; other processes can map the same one. Elsewhere
-//! it is ordinary memory. Either takes as much memory as the file is long.
+//! it is ordinary memory. Either takes as much memory as the file is long. A bundle for devices with tiers is copied to a
+//! file without a name in the folder of the bundle instead, where one can be made: then its weights are in memory only as
+//! far as the system has room for them.
 #![cfg_attr(
     all(target_os = "linux", not(miri)),
     expect(
@@ -12,7 +14,7 @@
 )]
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,14 +28,37 @@ use crate::memory::available_bytes;
 #[cfg(all(target_os = "linux", not(miri)))]
 const COPY_BYTES: usize = 1 << 20;
 
-/// A sealed copy of a bundle, for processes that are to map the same memory.
+/// A copy of a bundle that nobody changes, for processes that are to map the same memory.
 #[derive(Clone, Debug)]
-pub struct Image(Arc<File>);
+pub struct Image {
+    file: Arc<File>,
+    mapped: Bytes,
+}
 
 impl Image {
-    /// The file. It has no name, and nobody can change it.
+    /// The file. It has no name, and nobody changes it.
     pub fn file(&self) -> &File {
-        &self.0
+        &self.file
+    }
+
+    /// The file, to be held for longer than the image.
+    pub fn share_file(&self) -> Arc<File> {
+        Arc::clone(&self.file)
+    }
+
+    /// Where bytes of the program are in the file that it was read from; `None` for bytes that come from elsewhere.
+    pub fn offset_of(&self, bytes: &[u8]) -> Option<u64> {
+        let start = bytes
+            .as_ptr()
+            .addr()
+            .checked_sub(self.mapped.as_ptr().addr())?;
+        let end = start.checked_add(bytes.len())?;
+        (end <= self.mapped.len()).then_some(start as u64)
+    }
+
+    /// The bytes of the file, mapped.
+    pub(super) fn bytes(&self) -> &Bytes {
+        &self.mapped
     }
 }
 
@@ -47,8 +72,8 @@ pub(super) fn load(path: &Path) -> Result<(Bytes, Option<Image>), OpenError> {
 
     let mut file = File::open(path)?;
     let file_bytes = file.metadata()?.len();
-    if is_sealed(&file) {
-        return map(Image(Arc::new(file)));
+    if is_copy(&file) {
+        return map(file);
     }
 
     let mut first_bytes = Vec::with_capacity(HEADER_BYTES);
@@ -57,6 +82,11 @@ pub(super) fn load(path: &Path) -> Result<(Bytes, Option<Image>), OpenError> {
         .read_to_end(&mut first_bytes)?;
     // Many gigabytes that are not a bundle are not copied to find that out.
     check_start(&first_bytes, file_bytes)?;
+    if let Some(on_disk) = disk_file(path, &mut file)? {
+        let mut source = (&file).take(file_bytes);
+        return copy_to_disk(on_disk, &mut source);
+    }
+    file.seek(SeekFrom::Start(first_bytes.len() as u64))?;
     if let Some(available) = available_bytes()
         && file_bytes > available
     {
@@ -81,7 +111,48 @@ pub(super) fn seal(write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> 
     write(&mut file)?;
     let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     fcntl_add_seals(&file, seals)?;
-    Ok(Image(Arc::new(file)))
+    image(file)
+}
+
+/// A file without a name for the copy of a bundle that has tiers; `None` for other bundles, and where there can be none.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn disk_file(path: &Path, bundle: &mut File) -> Result<Option<File>, OpenError> {
+    let table_bytes =
+        super::ENTRY_BYTES * (super::Section::ALL.len() + super::Section::OPTIONAL.len());
+    let mut start = Vec::new();
+    bundle.seek(SeekFrom::Start(0))?;
+    (&mut *bundle)
+        .take((HEADER_BYTES + table_bytes) as u64)
+        .read_to_end(&mut start)?;
+    bundle.seek(SeekFrom::Start(0))?;
+    if !super::decode::names_tiers(&start) {
+        return Ok(None);
+    }
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    Ok(tempfile::tempfile_in(folder.unwrap_or(Path::new("."))).ok())
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn disk_file(_: &Path, _: &mut File) -> Result<Option<File>, OpenError> {
+    Ok(None)
+}
+
+/// Copies a bundle to a file without a name, and maps it.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn copy_to_disk(
+    mut to: File,
+    from: &mut io::Take<&File>,
+) -> Result<(Bytes, Option<Image>), OpenError> {
+    // The system copies from file to file, on some file systems without writing the bytes again.
+    io::copy(from, &mut to)?;
+    map(to)
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn copy_to_disk(_: File, from: &mut io::Take<&File>) -> Result<(Bytes, Option<Image>), OpenError> {
+    copy(from)
 }
 
 /// There are no sealed files here.
@@ -95,7 +166,7 @@ pub(super) fn seal(_: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> io::
 
 #[cfg(all(target_os = "linux", not(miri)))]
 fn copy(from: &mut dyn Read) -> Result<(Bytes, Option<Image>), OpenError> {
-    map(seal(|to| {
+    let image = seal(|to| {
         let mut buffer = vec![0; COPY_BYTES];
         loop {
             match from.read(&mut buffer) {
@@ -105,7 +176,8 @@ fn copy(from: &mut dyn Read) -> Result<(Bytes, Option<Image>), OpenError> {
                 Err(error) => return Err(error),
             }
         }
-    })?)
+    })?;
+    Ok(with_bytes(image))
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
@@ -116,30 +188,54 @@ fn copy(from: &mut dyn Read) -> Result<(Bytes, Option<Image>), OpenError> {
 }
 
 #[cfg(all(target_os = "linux", not(miri)))]
-fn map(image: Image) -> Result<(Bytes, Option<Image>), OpenError> {
-    // An empty file cannot be mapped; it is not a bundle either way.
-    if image.0.metadata()?.len() == 0 {
-        return Ok((Bytes::new(), None));
-    }
-    // SAFETY: the mapping is private and read-only, and the file is sealed: neither its bytes nor its length ever change.
-    let map = unsafe { memmap2::MmapOptions::new().map_copy_read_only(image.file()) }?;
-    Ok((Bytes::from_owner(map), Some(image)))
+fn map(file: File) -> Result<(Bytes, Option<Image>), OpenError> {
+    Ok(with_bytes(image(file)?))
 }
 
-#[cfg(not(all(target_os = "linux", not(miri))))]
-fn map(image: Image) -> Result<(Bytes, Option<Image>), OpenError> {
-    copy(&mut image.file())
-}
-
-/// Whether a file is such a copy already: a supervising process made it.
+/// An image with its bytes. An empty file is not a bundle, and no image either.
 #[cfg(all(target_os = "linux", not(miri)))]
-fn is_sealed(file: &File) -> bool {
-    use rustix::fs::{SealFlags, fcntl_get_seals};
-    let needed_seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
-    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(needed_seals))
+fn with_bytes(image: Image) -> (Bytes, Option<Image>) {
+    let bytes = image.mapped.clone();
+    let image = (!bytes.is_empty()).then_some(image);
+    (bytes, image)
+}
+
+/// The image that a file is.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn image(file: File) -> io::Result<Image> {
+    // An empty file cannot be mapped.
+    let mapped = if file.metadata()?.len() == 0 {
+        Bytes::new()
+    } else {
+        // SAFETY: the mapping is private and read-only. The file is sealed, or it is a copy that never had a name and
+        // that only processes of this run hold, which do not write to it: neither its bytes nor its length ever change.
+        let map = unsafe { memmap2::MmapOptions::new().map_copy_read_only(&file) }?;
+        Bytes::from_owner(map)
+    };
+    Ok(Image {
+        file: Arc::new(file),
+        mapped,
+    })
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
-fn is_sealed(_: &File) -> bool {
+fn map(mut file: File) -> Result<(Bytes, Option<Image>), OpenError> {
+    copy(&mut file)
+}
+
+/// Whether a file is such a copy already: a supervising process made it. It is sealed, or on a disk and in no folder.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn is_copy(file: &File) -> bool {
+    use rustix::fs::{SealFlags, fcntl_get_seals};
+    use std::os::unix::fs::MetadataExt;
+    match fcntl_get_seals(file) {
+        Ok(seals) => seals.contains(SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW),
+        // Files on disks have no seals.
+        Err(_) => file.metadata().is_ok_and(|data| data.nlink() == 0),
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn is_copy(_: &File) -> bool {
     false
 }

@@ -60,7 +60,7 @@ pub use self::file::{
 pub use self::image::Image;
 pub use self::modes::{
     decode_modes, encode_modes, image_of_modes, modes_of_bytes, open_modes, open_modes_within,
-    write_modes,
+    with_image, write_modes,
 };
 
 /// First bytes of every bundle.

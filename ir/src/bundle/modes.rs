@@ -264,6 +264,19 @@ pub fn image_of_modes(modes: &VerifiedModes) -> io::Result<Image> {
     })
 }
 
+/// The same modes, read from the image that they have, or from a new one: so that every blob is in the image's file.
+///
+/// # Errors
+/// What the system says; always where files cannot be sealed.
+pub fn with_image(modes: VerifiedModes) -> Result<(VerifiedModes, Image), OpenError> {
+    if let Some(image) = modes.image().cloned() {
+        return Ok((modes, image));
+    }
+    let image = image_of_modes(&modes)?;
+    let again = modes_of_bytes(image.bytes().clone(), u64::MAX)?;
+    Ok((again.with_image(Some(image.clone())), image))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

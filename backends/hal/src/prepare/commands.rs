@@ -191,7 +191,10 @@ impl<Q: Queue> Preparation<'_, Q> {
                 ring: self.ring_numbers[&ring],
                 sends: None,
             }),
-            Action::Fire { .. } | Action::Carry { .. } => {}
+            Action::Fire { .. }
+            | Action::Carry { .. }
+            | Action::Fetch { .. }
+            | Action::Await { .. } => {}
         }
     }
 
@@ -232,7 +235,7 @@ impl<Q: Queue> Preparation<'_, Q> {
                 vec![self.send_command(ring, stage, phase, first..first + count)]
             }
             Action::Carry { buffer } => self.carry_commands(buffer, stage, phase),
-            Action::Release { .. } => Vec::new(),
+            Action::Release { .. } | Action::Fetch { .. } | Action::Await { .. } => Vec::new(),
         };
         Ok(DeviceWork {
             commands,

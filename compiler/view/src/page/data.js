@@ -38,7 +38,7 @@ function laneName(lane, roles) {
 
 // The actor that a slot is about: the one that fires, or the writer of the channel that is moved.
 function actorOf(plan, slot) {
-  if (slot.act === "fire" || slot.act === "loop") return slot.id;
+  if (["fire", "loop", "fetch", "await"].includes(slot.act)) return slot.id;
   return view.channels[channelOf(plan, slot)].from;
 }
 
@@ -52,6 +52,8 @@ function label(plan, slot) {
     case "fire": return `${actorLabel(slot.id)}[${first}..${first + count}]`;
     case "loop": return `${actorLabel(slot.id)} and others, ${count} executions`;
     case "carry": return `history of ${channelName(channelOf(plan, slot))}`;
+    case "fetch": return `weights of ${actorLabel(slot.id)} from the tier`;
+    case "await": return `weights of ${actorLabel(slot.id)}`;
     case "send": return `send ${channelName(channelOf(plan, slot))} to ${deviceName(plan.rings[slot.id].to)}, ${count} tokens`;
     case "recv": return `receive ${channelName(channelOf(plan, slot))} from ${deviceName(plan.rings[slot.id].from)}, ${count} tokens`;
     default: return `release ${channelName(channelOf(plan, slot))}`;
@@ -59,7 +61,7 @@ function label(plan, slot) {
 }
 
 const hue = (actor) => (actor * 137 + 210) % 360;
-const QUIET = { send: "#8d99a6", recv: "#b3bcc5", release: "#d5d9dd", carry: "#c9b26b" };
+const QUIET = { send: "#8d99a6", recv: "#b3bcc5", release: "#d5d9dd", carry: "#c9b26b", fetch: "#6b9fc9", await: "#c98b6b" };
 const palette = new Map();
 const LATE = "#e03131";
 function slotColour(slot) {

@@ -76,7 +76,11 @@ impl RepeatedLoop {
                         firings.count += times * count;
                     }
                     Action::Carry { buffer } => *self.carries.entry(buffer).or_insert(0) += times,
-                    Action::Send { .. } | Action::Recv { .. } | Action::Release { .. } => {}
+                    Action::Send { .. }
+                    | Action::Recv { .. }
+                    | Action::Release { .. }
+                    | Action::Fetch { .. }
+                    | Action::Await { .. } => {}
                 },
             }
         }

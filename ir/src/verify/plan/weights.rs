@@ -114,7 +114,13 @@ fn check_device(
             continue;
         }
         total_bytes += u128::from(token.bytes());
-        check_place(cx, device, (actor, token.bytes()), slots.offset_bytes, errors);
+        check_place(
+            cx,
+            device,
+            (actor, token.bytes()),
+            slots.offset_bytes,
+            errors,
+        );
         let executions = check_order(cx, actor, slots, errors);
         live.push(LiveWeights {
             device,

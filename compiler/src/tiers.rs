@@ -1,0 +1,125 @@
+//! Weights that do not fit the memory of a device with a tier are fetched in every period.
+
+use std::fmt;
+
+use zbmd_ir::text::{bytes, duration};
+use zbmd_ir::{Graph, Machine, Plan, has_live};
+use zbmd_scheduler::tiers::{self, TierError, TierUse, WeightSizes};
+
+use crate::codes::Code;
+use crate::diag::Diagnostic;
+use crate::pack::visit_tensors;
+
+/// What a device fetches while the main plan runs, and what that costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchedWeights {
+    /// The device's name.
+    pub device: String,
+    /// Bytes that it fetches in each period.
+    pub fetched_bytes: u64,
+    /// Bytes of all weights of its actors that could be fetched.
+    pub weight_bytes: u64,
+    /// Planned time that its tier takes for them.
+    pub transfer_ns: u64,
+    /// The plan's period, and what it would be with all weights in memory.
+    pub period_ns: u64,
+    /// See above.
+    pub period_without_ns: u64,
+}
+
+impl fmt::Display for FetchedWeights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} fetches {} of {} of weights in each period, which takes {}: period {}, {} with all of them in memory",
+            self.device,
+            bytes(self.fetched_bytes),
+            bytes(self.weight_bytes),
+            duration(self.transfer_ns),
+            duration(self.period_ns),
+            duration(self.period_without_ns),
+        )
+    }
+}
+
+/// Lets the plans fetch what does not fit; what is fetched in the first of them.
+///
+/// # Errors
+/// What cannot be fetched either.
+pub(crate) fn fetch_weights(
+    graph: &Graph,
+    machine: &Machine,
+    plans: &mut [Plan],
+) -> Result<Vec<FetchedWeights>, Diagnostic> {
+    if machine.tiers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sizes = weight_sizes(graph);
+    let mut fetched = Vec::new();
+    for (index, plan) in plans.iter_mut().enumerate() {
+        let name = plan.name.clone();
+        let uses = tiers::fetch_weights(machine, &sizes, plan);
+        let uses = uses.map_err(|error| refuse(&error, machine, &name))?;
+        if index == 0 {
+            fetched = uses.iter().map(|used| describe(used, machine)).collect();
+        }
+    }
+    Ok(fetched)
+}
+
+fn weight_sizes(graph: &Graph) -> WeightSizes {
+    let mut sizes = WeightSizes::default();
+    for actor in &graph.actors {
+        let packed = actor.packed_weights().filter(|_| !has_live(actor));
+        let packed_bytes = packed.map_or(0, |(_, token)| token.bytes());
+        let mut all_bytes = 0u64;
+        for value in actor.params.values() {
+            visit_tensors(value, &mut |_, tensor| {
+                all_bytes = all_bytes.saturating_add(tensor.bytes());
+            });
+        }
+        sizes.packed.push(packed_bytes);
+        sizes.other.push(all_bytes.saturating_sub(packed_bytes));
+    }
+    sizes
+}
+
+fn describe(used: &TierUse, machine: &Machine) -> FetchedWeights {
+    FetchedWeights {
+        device: machine.devices[used.device].name.clone(),
+        fetched_bytes: used.fetched_bytes,
+        weight_bytes: used.weight_bytes,
+        transfer_ns: used.transfer_ns,
+        period_ns: used.period_ns,
+        period_without_ns: used.period_without_ns,
+    }
+}
+
+fn refuse(error: &TierError, machine: &Machine, plan: &str) -> Diagnostic {
+    match *error {
+        TierError::Memory {
+            device,
+            needed_bytes,
+            limit_bytes,
+        } => {
+            let device = &machine.devices[device].name;
+            let message = format!(
+                "plan `{plan}` needs {needed_bytes} bytes on `{device}` for all that it does not fetch and two of the largest weights that it does, {limit_bytes} are there"
+            );
+            Diagnostic::new(Code::E0504, message).help(
+                "give the device more `memory`, ask for a smaller `--block`, or make the largest layer smaller",
+            )
+        }
+        TierError::Tier {
+            device,
+            needed_bytes,
+            limit_bytes,
+        } => {
+            let device = &machine.devices[device].name;
+            let message = format!(
+                "plan `{plan}` fetches {needed_bytes} bytes of weights on `{device}`, whose tier has {limit_bytes}"
+            );
+            Diagnostic::new(Code::E0504, message).help("give the tier or the device more `memory`")
+        }
+    }
+}

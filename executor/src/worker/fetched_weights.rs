@@ -1,0 +1,163 @@
+//! What a CPU calendar fetches from the device's tier: the steps of its fetches, and kernels that read their weights from
+//! the arena. Must not run anything.
+#![expect(
+    unsafe_code,
+    reason = "shows kernels bytes of the arena at the offsets of a verified plan"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zbmd_ir::{Action, ActorId, Calendar, DType, Plan, walk};
+use zbmd_op::kernel::Kernel;
+
+use super::fetch::{FetchPlan, FetchStep, Fetcher};
+use super::memory::WorkerMemory;
+use crate::fault::WorkerFault;
+use crate::program::LoadedProgram;
+use crate::transport::arena::Arena;
+
+/// Fetches and kernels of a calendar.
+#[derive(Default)]
+pub(super) struct FetchedWeights {
+    /// Of each actor whose weights are fetched, which fetch of the period that is.
+    pub numbers: BTreeMap<ActorId, u32>,
+    /// Their kernels, which read the weights where they are fetched to.
+    pub kernels: BTreeMap<ActorId, Arc<dyn Kernel>>,
+    pub fetcher: Option<Fetcher>,
+}
+
+impl FetchedWeights {
+    /// Makes the kernels, and begins to fetch what period 0 finds fetched.
+    ///
+    /// # Errors
+    /// A kernel that cannot be made, or a file that cannot be read.
+    pub(super) fn begin(
+        loaded: &LoadedProgram,
+        plan: &Plan,
+        calendar: &Calendar,
+        memory: &WorkerMemory,
+    ) -> Result<Self, WorkerFault> {
+        let mut weights = Self::numbered(calendar);
+        if weights.numbers.is_empty() {
+            return Ok(weights);
+        }
+        let image = loaded.image.as_ref().ok_or_else(|| {
+            WorkerFault::Weights("the program was not read from a bundle".to_owned())
+        })?;
+
+        let mut fetches = FetchPlan::default();
+        let mut blobs = loaded.program.blobs.clone();
+        let mut awaited = Vec::new();
+        let lanes = calendar.lanes.iter();
+        for slot in lanes.flat_map(|lane| walk::top_slots(&lane.entries)) {
+            match slot.action {
+                Action::Await { actor } => awaited.push(actor),
+                Action::Fetch {
+                    actor,
+                    offset_bytes,
+                } => {
+                    if awaited.contains(&actor) {
+                        fetches.before_first.push(fetches.steps.len() as u32);
+                    }
+                    let data = &loaded.program.graph.actors[actor];
+                    let (blob, token) = data
+                        .packed_weights()
+                        .expect("the verifier lets only actors with packed weights fetch them");
+                    let original = blobs[blob].clone();
+                    let step = FetchStep {
+                        actor: data.name.clone(),
+                        file_offset: image.offset_of(&original).ok_or_else(|| {
+                            WorkerFault::Weights(format!(
+                                "the weights of `{}` are not in the bundle's file",
+                                data.name
+                            ))
+                        })?,
+                        bytes: original.len(),
+                        arena_offset: offset_bytes as usize,
+                    };
+
+                    let place = ArenaBytes::new(&memory.own, step.arena_offset, step.bytes);
+                    if token.dtype != DType::F32 {
+                        // Kernels over integers add up their weights when they are made.
+                        place.fill(&original);
+                    }
+                    blobs[blob] = Bytes::from_owner(place);
+                    let registry = loaded.registry.resolving_anew();
+                    let kernel = registry.kernel_in(data, &blobs, plan.variant(actor));
+                    blobs[blob] = original;
+                    let kernel = kernel.map_err(|error| {
+                        WorkerFault::Weights(format!(
+                            "`{}` has no kernel over fetched weights: {error}",
+                            data.name
+                        ))
+                    })?;
+                    weights.kernels.insert(actor, kernel);
+                    fetches.steps.push(step);
+                }
+                _ => {}
+            }
+        }
+
+        let file = image.share_file();
+        let fetcher = Fetcher::start(fetches, file, Arc::clone(&memory.own));
+        let fetcher = fetcher.map_err(|error| WorkerFault::Weights(error.to_string()))?;
+        weights.fetcher = Some(fetcher);
+        Ok(weights)
+    }
+
+    /// The fetches of a calendar without their kernels: to see what it is lowered to, not to run it.
+    pub(super) fn numbered(calendar: &Calendar) -> Self {
+        let mut weights = Self::default();
+        let lanes = calendar.lanes.iter();
+        for slot in lanes.flat_map(|lane| walk::top_slots(&lane.entries)) {
+            if let Action::Fetch { actor, .. } = slot.action {
+                let number = weights.numbers.len() as u32;
+                weights.numbers.insert(actor, number);
+            }
+        }
+        weights
+    }
+}
+
+/// Bytes of an arena, as a kernel sees constants.
+struct ArenaBytes {
+    arena: Arc<Arena>,
+    offset: usize,
+    bytes: usize,
+}
+
+impl ArenaBytes {
+    /// # Panics
+    /// If they are not in the arena.
+    fn new(arena: &Arc<Arena>, offset: usize, bytes: usize) -> Self {
+        let end = offset.checked_add(bytes);
+        assert!(
+            end.is_some_and(|end| end <= arena.bytes()),
+            "bytes beyond the arena"
+        );
+        Self {
+            arena: Arc::clone(arena),
+            offset,
+            bytes,
+        }
+    }
+
+    /// Copies bytes there, before anything runs.
+    fn fill(&self, bytes: &[u8]) {
+        let to = self.arena.base().wrapping_add(self.offset);
+        // SAFETY: both are as long; the place is in the arena, and no slot runs and nothing is fetched yet.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), self.bytes.min(bytes.len())) };
+    }
+}
+
+impl AsRef<[u8]> for ArenaBytes {
+    fn as_ref(&self) -> &[u8] {
+        let start = self.arena.base().wrapping_add(self.offset);
+        // SAFETY: in the arena, which is held and initialised. `Bytes` keeps the address and the length, not the slice:
+        // it makes a slice whenever a kernel asks for its weights, which it does while it fires. By the verified plan the
+        // weights have been waited for then, and nobody writes to them before the actor's last firing is over.
+        unsafe { std::slice::from_raw_parts(start, self.bytes) }
+    }
+}
