@@ -28,6 +28,7 @@ use crate::refusals::ScheduleRefusal;
 use crate::replicate::{self, Replication, ScheduleRequest, ScheduledGraph};
 use crate::reports::{Reported, Reports};
 use crate::target::Target;
+use crate::tiers;
 
 /// What plans are made for.
 #[derive(Clone, Copy)]
@@ -76,6 +77,8 @@ impl PlanRequest<'_> {
                 reports.refuse(refusal.draw(&error))
             })?;
 
+        let planned = self.leave_room_for_weights(model, &options, planned);
+
         let mut sinks = model.graph.sinks();
         if sinks.all(|(id, _)| deadline_ns(&model.graph, id).is_none()) {
             deadlines::warn_of_slow_plans(model, &planned, machine, &mut reports.sink);
@@ -83,6 +86,40 @@ impl PlanRequest<'_> {
         }
         self.keep_deadlines(model, options, planned)
             .map_err(|missed| reports.refuse(missed.draw(model)))
+    }
+
+    /// The plans, or the first with smaller blocks whose buffers leave room on devices with tiers to fetch weights in turn.
+    fn leave_room_for_weights(
+        &self,
+        model: &BuiltGraph,
+        options: &ScheduleOptions,
+        planned: PlannedGraph,
+    ) -> PlannedGraph {
+        let machine = &self.target.machine;
+        let has_room = |planned: &PlannedGraph| {
+            let plans = planned.plans.iter();
+            let mut all = plans.map(|plan| tiers::has_room(&planned.graph, machine, plan));
+            all.all(|has_room| has_room)
+        };
+        let first_block = planned.plans.first().map_or(1, |plan| plan.block);
+        let is_fixed = matches!(options.block, Block::Fixed(_));
+        if has_room(&planned) || is_fixed {
+            return planned;
+        }
+
+        let halves = |block: &u64| (*block > 1).then_some(block / 2);
+        for block in std::iter::successors(Some(first_block), halves).skip(1) {
+            let attempt = ScheduleOptions {
+                block: Block::Fixed(block),
+                ..options.clone()
+            };
+            match self.schedule(&model.graph, attempt) {
+                Ok(smaller) if has_room(&smaller) => return smaller,
+                _ => {}
+            }
+        }
+        // Once weights are packed, it is known how much is missing.
+        planned
     }
 
     /// The plans, or the first with smaller blocks or a shorter latency that keep the model's deadlines.

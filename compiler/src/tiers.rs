@@ -67,6 +67,35 @@ pub(crate) fn fetch_weights(
     Ok(fetched)
 }
 
+/// Whether the buffers of a plan leave room on each device with a tier for all its constants, or for four of the largest:
+/// two that are fetched in turn, and what they may grow by when they are packed.
+pub(crate) fn has_room(graph: &Graph, machine: &Machine, plan: &Plan) -> bool {
+    let mut has_room = true;
+    for calendar in &plan.calendars {
+        if !machine.tiers.contains_key(&calendar.device) {
+            continue;
+        }
+        let mut total_bytes = 0u64;
+        let mut largest_bytes = 0u64;
+        for (id, actor) in graph.actors.iter_enumerated() {
+            if plan.placement[id] != calendar.device {
+                continue;
+            }
+            for value in actor.params.values() {
+                visit_tensors(value, &mut |_, tensor| {
+                    total_bytes = total_bytes.saturating_add(tensor.bytes());
+                    largest_bytes = largest_bytes.max(tensor.bytes());
+                });
+            }
+        }
+        let weight_bytes = total_bytes.min(largest_bytes.saturating_mul(4));
+        let buffer_bytes = calendar.arena_bytes.saturating_add(calendar.exchange_bytes);
+        let needed_bytes = buffer_bytes.saturating_add(weight_bytes);
+        has_room &= needed_bytes <= machine.devices[calendar.device].memory_bytes;
+    }
+    has_room
+}
+
 fn weight_sizes(graph: &Graph) -> WeightSizes {
     let mut sizes = WeightSizes::default();
     for actor in &graph.actors {

@@ -160,6 +160,7 @@ fn fetch_on_device(
         plan,
         index,
         uses: &uses,
+        packed_bytes: &sizes.packed,
         free_bytes: limit_bytes.saturating_sub(fixed_bytes),
     };
     let Some(best) = choice.best() else {
@@ -238,6 +239,7 @@ struct Choice<'a> {
     plan: &'a Plan,
     index: usize,
     uses: &'a [WeightUse],
+    packed_bytes: &'a TiVec<ActorId, u64>,
     /// Bytes for weights, in memory and fetched.
     free_bytes: u64,
 }
@@ -320,8 +322,7 @@ impl Choice<'_> {
         let transfer_ns: u64 = transfers.sum();
         let device_name = self.machine.devices[calendar.device].name.clone();
 
-        let bytes_of = fetched.iter().map(|used| (used.actor, used.bytes));
-        times::set_times(self.machine, &mut plan, &bytes_of.collect());
+        times::set_times(self.machine, &mut plan, self.packed_bytes);
         plan.latency_ns = latency_ns(&plan.calendars, plan.period_ns);
         if transfer_ns > self.plan.period_ns {
             plan.bound_by = format!("the tier of {device_name}");
@@ -426,6 +427,3 @@ fn insert_slots(calendar: &mut Calendar, placed: &[PlacedFetch], region_start: u
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

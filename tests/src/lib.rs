@@ -37,6 +37,7 @@ pub mod sim;
 pub mod step_actor;
 pub mod stepper;
 pub mod ticks;
+pub mod tiers;
 pub mod timed;
 #[cfg(target_os = "linux")]
 pub mod voters;

@@ -221,7 +221,9 @@ fn check_chunks(graph: &Graph, plan: &Plan) -> Result<(), Violation> {
 
 fn is_known(graph: &Graph, plan: &Plan, action: Action) -> bool {
     match action {
-        Action::Fire { actor, .. } => actor.index() < graph.actors.len(),
+        Action::Fire { actor, .. } | Action::Fetch { actor, .. } | Action::Await { actor } => {
+            actor.index() < graph.actors.len()
+        }
         Action::Send { ring, .. } | Action::Recv { ring, .. } | Action::Release { ring } => {
             ring.index() < plan.rings.len()
         }
@@ -247,6 +249,8 @@ fn flatten(
                     } => ((0, actor.0), first, *count),
                     Action::Send { ring, first, count } => ((1, ring.0), first, *count),
                     Action::Recv { ring, first, count } => ((2, ring.0), first, *count),
+                    // No token is in weights.
+                    Action::Fetch { .. } | Action::Await { .. } => continue,
                     Action::Release { .. } | Action::Carry { .. } => {
                         out.push(Step {
                             stage: slot.stage,
@@ -561,6 +565,7 @@ impl Machine<'_> {
                 }
                 self.released[ring.index()] += 1;
             }
+            Action::Fetch { .. } | Action::Await { .. } => {}
             Action::Carry { buffer } if self.is_chunked(buffer) => self.carry_chunk(buffer)?,
             Action::Carry { buffer } => {
                 let buffer = self.plan.buffers[buffer].clone();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use zbmd_ir::{Action, ActorId, DeviceId, Entry, Machine, Plan, RingId, walk};
+use zbmd_ir::{Action, ActorId, DeviceId, Entry, Machine, Plan, RingId, TiVec, walk};
 
 use crate::cost::{AWAIT_NS, FETCH_NS};
 
@@ -21,11 +21,11 @@ struct Round {
     ready_ns: BTreeMap<ActorId, u64>,
 }
 
-/// Sets the times of all slots and the period. `bytes_of` are the weights that are fetched.
+/// Sets the times of all slots and the period. `bytes_of` are the weights of actors.
 ///
 /// Each slot depends on others of this period and of the one before. Times are worked out again and again from those of
 /// the round before until none changes.
-pub(super) fn set_times(machine: &Machine, plan: &mut Plan, bytes_of: &BTreeMap<ActorId, u64>) {
+pub(super) fn set_times(machine: &Machine, plan: &mut Plan, bytes_of: &TiVec<ActorId, u64>) {
     let original = plan.clone();
     let transfers = original.calendars.iter().map(|calendar| {
         let tier = machine.tiers.get(&calendar.device);
@@ -34,7 +34,7 @@ pub(super) fn set_times(machine: &Machine, plan: &mut Plan, bytes_of: &BTreeMap<
             .iter()
             .flat_map(|lane| walk::top_slots(&lane.entries));
         let fetched = slots.filter_map(|slot| match slot.action {
-            Action::Fetch { actor, .. } => bytes_of.get(&actor),
+            Action::Fetch { actor, .. } => bytes_of.get(actor),
             _ => None,
         });
         let transfers = fetched.map(|bytes| tier.map_or(0, |tier| tier.transfer_ns(*bytes)));
@@ -68,7 +68,7 @@ pub(super) fn set_times(machine: &Machine, plan: &mut Plan, bytes_of: &BTreeMap<
 fn run(
     machine: &Machine,
     plan: &mut Plan,
-    bytes_of: &BTreeMap<ActorId, u64>,
+    bytes_of: &TiVec<ActorId, u64>,
     before: &Round,
 ) -> Round {
     let mut after = Round {
@@ -118,7 +118,7 @@ fn run(
                     *sent_ns = now_ns.max(*sent_ns);
                 }
                 Action::Fetch { actor, .. } => {
-                    let bytes = bytes_of.get(&actor).copied().unwrap_or(0);
+                    let bytes = bytes_of.get(actor).copied().unwrap_or(0);
                     let transfer_ns = tier.map_or(0, |tier| tier.transfer_ns(bytes));
                     free_ns = free_ns.max(now_ns).saturating_add(transfer_ns);
                     ready_abs.insert(actor, (device, free_ns));
