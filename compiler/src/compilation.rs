@@ -33,6 +33,7 @@ use crate::collectives;
 use crate::contingency::ImpossibleLoss;
 use crate::cost_table::CostSources;
 use crate::cpu_only::CpuOnlyActors;
+use crate::deadlines::MissedDeadline;
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::front::{FrontEnd, ParsedSource, Source, parse_source};
 use crate::kernels::KernelRequest;
@@ -209,7 +210,7 @@ impl<'a> Compilation<'a> {
         let rounding = self.settle_rounding(&mut planned, &target);
         self.choose_variants(&mut planned, &target);
         self.pack_weights(&mut planned, &target);
-        let fetched = self.fetch_weights(&mut planned, &target)?;
+        let fetched = self.fetch_weights(&model, &mut planned, &target)?;
         let kernels = self.print_kernels(&planned, &target)?;
         self.reports.stop_on_errors()?;
 
@@ -384,11 +385,20 @@ impl<'a> Compilation<'a> {
     /// Lets devices with tiers fetch the weights that do not fit their memory.
     fn fetch_weights(
         &mut self,
+        model: &BuiltGraph,
         planned: &mut PlannedGraph,
         target: &Target,
     ) -> Result<Vec<FetchedWeights>, Reported> {
         let fetched = tiers::fetch_weights(&planned.graph, &target.machine, &mut planned.plans);
-        fetched.map_err(|refusal| self.reports.refuse(refusal))
+        let fetched = fetched.map_err(|refusal| self.reports.refuse(refusal))?;
+
+        // Deadlines were kept by plans without fetches.
+        if !fetched.is_empty()
+            && let Some(missed) = MissedDeadline::find(planned, &target.machine)
+        {
+            return Err(self.reports.refuse(missed.draw(model)));
+        }
+        Ok(fetched)
     }
 
     /// Reports a pass over the whole graph.

@@ -82,7 +82,7 @@ impl EngineError {
     /// Its class: one of [`exit`].
     pub fn class(&self) -> u8 {
         match self {
-            Self::Trace { .. } => exit::FILE,
+            Self::Trace { .. } | Self::Weights { .. } => exit::FILE,
             #[cfg(target_os = "linux")]
             Self::Realtime(_) => exit::FAULT,
             Self::Memory(_) | Self::Thread(_) => exit::FAULT,

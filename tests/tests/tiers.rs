@@ -52,7 +52,7 @@ mod linux {
 
     fn bits_of_the_interpreter() {
         let registry = standard_registry();
-        for (rows, width, quantised) in [(1, 64, false), (5, 96, false), (4, 64, true)] {
+        for (rows, width, quantised) in [(1, 64, false), (5, 96, false), (4, 160, true)] {
             let layers = Layers {
                 rows,
                 width,

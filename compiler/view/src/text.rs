@@ -364,13 +364,12 @@ fn actor_section(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> S
         table_text +=
             &format!("  {ANY} and {hidden_rows} more actors; `--emit schedule` lists all\n");
     }
-    let mark_kinds = [
-        "> send",
-        "< receive",
-        "- release",
-        "= carry history",
-        ". mostly idle",
-    ];
+    let mut mark_kinds = vec!["> send", "< receive", "- release", "= carry history"];
+    let mut slots = plan.lanes.iter().flat_map(|lane| &lane.slots);
+    if slots.any(|slot| slot.act == Act::Fetch) {
+        mark_kinds.extend(["^ fetch weights", "~ await them"]);
+    }
+    mark_kinds.push(". mostly idle");
     table_text + &clip_line(&format!("  {}", mark_kinds.join("   ")), width)
 }
 

@@ -27,7 +27,7 @@ fn small() -> (Program, Vec<u8>) {
 
 #[test]
 fn round_trip() {
-    for program in programs::all() {
+    for program in programs::all().into_iter().chain([programs::fetched()]) {
         let bytes = encode(&program);
         assert_eq!(bytes, encode(&program), "not reproducible");
         assert_eq!(decode(bytes.into()), Ok(program));

@@ -12,7 +12,7 @@ use crate::{
     Action, Actor, ActorId, Buffer, BufferId, Calendar, Channel, ChannelId, Contingencies,
     Contingency, DType, Device, DeviceId, Endpoint, Entry, Graph, Host, InPlace, InPort, KindId,
     Lane, LaneKind, Link, Loss, Machine, OutPort, Plan, PlanId, Program, Reader, Region, Ring,
-    RingId, Role, Slot, StatePort, TiVec, TokenType, Value,
+    RingId, Role, Slot, StatePort, TiVec, Tier, TokenType, Value,
 };
 
 /// Nanoseconds of every slot here.
@@ -267,6 +267,64 @@ pub fn chain() -> Program {
         scratch: 128,
     };
     build("chain", actors, channels, sketch)
+}
+
+/// Two gains on one device, which fetch their weights to the same place: the second's in the period in which it fires, the
+/// first's for the next one. Not among [`all`], whose machines have no tiers.
+pub fn fetched() -> Program {
+    let weighted = |name: &str| {
+        let mut gain = actor(name, "Gain", vec![input("x", 1, 1)], vec![output("y", 1)]);
+        let tensor = Value::Tensor(crate::BlobId(0), TokenType::new(DType::F32, [2]));
+        let packed = Value::List(vec![tensor, Value::List(vec![Value::Int(2)])]);
+        let operands = Value::Map([("w".to_owned(), packed)].into());
+        gain.params.insert(Actor::PACKED.into(), operands);
+        gain
+    };
+    let actors = vec![
+        actor("in", "Source", vec![], vec![output("y", 1)]),
+        weighted("first"),
+        weighted("second"),
+        actor("out", "Sink", vec![input("x", 1, 1)], vec![]),
+    ];
+    let channels = vec![
+        channel((0, 0), &[(1, 0, 0)]),
+        channel((1, 0), &[(2, 0, 0)]),
+        channel((2, 0), &[(3, 0, 0)]),
+    ];
+    let fetch = |id| {
+        let begin = Action::Fetch {
+            actor: ActorId(id),
+            offset_bytes: 3 * ALIGN_BYTES,
+        };
+        slot(0, begin)
+    };
+    let wait = |id| slot(0, Action::Await { actor: ActorId(id) });
+    let sketch = Sketch {
+        block: 1,
+        stages: 1,
+        placement: vec![0; 4],
+        buffers: vec![(0, 0, 1, 0, 1), (1, 0, 1, 0, 1), (2, 0, 1, 0, 1)],
+        rings: vec![],
+        lanes: vec![vec![
+            fire(0, 0, 1),
+            wait(1),
+            fire(0, 1, 1),
+            fetch(2),
+            wait(2),
+            fire(0, 2, 1),
+            fetch(1),
+            fire(0, 3, 1),
+        ]],
+        scratch: 0,
+    };
+    let mut program = build("fetched", actors, channels, sketch);
+    program.plans[PlanId(0)].calendars[0].arena_bytes += ALIGN_BYTES;
+    let tier = Tier {
+        memory_bytes: 16,
+        bytes_per_s: 1_000_000_000,
+    };
+    program.machine.tiers.insert(DeviceId(0), tier);
+    program
 }
 
 /// A product of a source's tokens with what another actor makes of them, written over the former, half a block at a

@@ -6,8 +6,8 @@ use super::*;
 use crate::testing::hostile::{self, Hostile};
 use crate::testing::mutate::mutants;
 use crate::testing::programs::{
-    self, chain, chunked_feedback, chunked_window, chunks, feedback, nested_chunks, over, parts,
-    pipeline, round_trip, spare, spare_host, state, two_devices, window,
+    self, chain, chunked_feedback, chunked_window, chunks, feedback, fetched, nested_chunks, over,
+    parts, pipeline, round_trip, spare, spare_host, state, two_devices, window,
 };
 use crate::{
     Action, BufferId, CARRIED, Calendar, ChannelId, ClosedAnswer, Contingency, DType, DeviceId,
@@ -76,7 +76,7 @@ fn a_merged_graph_says_which_model_its_streams_belong_to() {
 
 #[test]
 fn hand_built_programs_pass() {
-    for program in programs::all() {
+    for program in programs::all().into_iter().chain([fetched()]) {
         assert_eq!(codes(&program), [""; 0], "{}", program.graph.name);
     }
 }
@@ -1045,6 +1045,73 @@ fn chunks_of_blocks() {
     ]);
 }
 
+fn tier(p: &mut Program) -> &mut crate::Tier {
+    p.machine.tiers.get_mut(&DeviceId(0)).expect("it has one")
+}
+
+fn set_place(p: &mut Program, entry: usize, place: u64) {
+    if let Action::Fetch { offset_bytes, .. } = &mut slot(p, 0, entry).action {
+        *offset_bytes = place;
+    }
+}
+
+#[test]
+fn weights_are_fetched_before_they_are_needed_and_stay_until_then() {
+    run(&[
+        ("V0214", fetched, |p| {
+            let tier = *tier(p);
+            p.machine.tiers.insert(DeviceId(1), tier);
+        }),
+        ("V0215", fetched, |p| tier(p).bytes_per_s = 0),
+        ("V0216", fetched, |p| {
+            p.machine.devices[DeviceId(0)].backend = "vulkan".into();
+        }),
+        ("V1201", fetched, |p| actor(p, 2).params.clear()),
+        ("V1202", two_devices, |p| {
+            let placed = main(p).placement.iter_enumerated();
+            let elsewhere = placed.filter(|(_, device)| **device == DeviceId(1));
+            let first = elsewhere.map(|(id, _)| id).next();
+            let wait = Slot {
+                stage: 0,
+                start_ns: 0,
+                duration_ns: 0,
+                action: Action::Await {
+                    actor: first.expect("an actor of the second device"),
+                },
+            };
+            entries(p, 0).insert(0, Entry::Slot(wait));
+        }),
+        ("V1203", fetched, |p| p.machine.tiers.clear()),
+        ("V1204", fetched, |p| drop(entries(p, 0).remove(3))),
+        ("V1204", fetched, |p| drop(entries(p, 0).remove(4))),
+        ("V1205", fetched, |p| exchange(p, 0, 4, 5)),
+        ("V1205", fetched, |p| exchange(p, 0, 1, 2)),
+        ("V1206", fetched, |p| exchange(p, 0, 3, 4)),
+        ("V1207", fetched, |p| {
+            main(p).stages = 2;
+            slot(p, 0, 3).stage = 1;
+        }),
+        ("V1208", fetched, |p| tier(p).memory_bytes = 15),
+        ("V1209", fetched, |p| tier(p).bytes_per_s = 700_000_000),
+        ("V0321", fetched, |p| {
+            let body = vec![entries(p, 0).remove(3)];
+            entries(p, 0).insert(3, Entry::Loop { count: 1, body });
+        }),
+        // Not aligned, beyond the arena, over a buffer.
+        ("V0408", fetched, |p| set_place(p, 3, 3 * 64 + 4)),
+        ("V0410", fetched, |p| set_place(p, 3, 4 * 64)),
+        ("V0601", fetched, |p| set_place(p, 3, 64)),
+        // Too early: the place still has the weights of the other.
+        ("V0601", fetched, |p| exchange(p, 0, 2, 3)),
+        ("V0601", fetched, |p| exchange(p, 0, 5, 6)),
+        ("V0314", fetched, |p| {
+            slot(p, 0, 4).action = Action::Await {
+                actor: ActorId(u32::MAX),
+            };
+        }),
+    ]);
+}
+
 /// Nothing lies over a buffer of chunks, or under one.
 #[test]
 fn chunks_are_not_written_in_place() {
@@ -1071,7 +1138,7 @@ fn codes_are_unique_and_all_reachable_ones_are_tested() {
 
 #[test]
 fn mutants_that_must_fail_do() {
-    for program in programs::all() {
+    for program in programs::all().into_iter().chain([fetched()]) {
         let mutants = mutants(&program, 1, 3000);
         assert_eq!(mutants.len(), 3000);
         for mutant in mutants {
