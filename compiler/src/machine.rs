@@ -41,8 +41,22 @@ struct RonDevice<'a> {
     bandwidth: u64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     programmatic: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "serialize_tier"
+    )]
     tier: Option<RonTier>,
+}
+
+/// A tier is written as itself, without `Some`.
+fn serialize_tier<S: serde::Serializer>(
+    tier: &Option<RonTier>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match tier {
+        Some(tier) => tier.serialize(serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 #[derive(Serialize)]
