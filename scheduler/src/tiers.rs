@@ -427,3 +427,6 @@ fn insert_slots(calendar: &mut Calendar, placed: &[PlacedFetch], region_start: u
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

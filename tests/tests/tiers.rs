@@ -190,6 +190,50 @@ mod linux {
         assert_eq!(found, expected);
     }
 
+    /// The run's own copy of the bundle is cut off at the last weights, which a layer fetches.
+    fn files_that_cannot_be_read() {
+        let registry = standard_registry();
+        let program = compiled(&SMALL, 1, SMALL.weight_bytes() / 4, Losses::None).program;
+        let folder = tempfile::tempdir_in(".").expect("a folder");
+        let path = folder.path().join("layers.zbmd");
+        bundle::write(&path, &program).expect("written");
+        let opened = bundle::open(&path).expect("opened");
+
+        let image = bundle::image_of(&opened).expect("an image");
+        let entries = &opened.plans[PlanId(0)].calendars[0].lanes[0].entries;
+        let fetched = walk::top_slots(entries).filter_map(|slot| match slot.action {
+            Action::Fetch { actor, .. } => Some(actor),
+            _ => None,
+        });
+        let places = fetched.map(|actor| {
+            let (blob, _) = opened.graph.actors[actor]
+                .packed_weights()
+                .expect("weights");
+            let offset = image.offset_of(&opened.blobs[blob]).expect("in the file");
+            (offset, opened.graph.actors[actor].name.clone())
+        });
+        let (offset, name) = places.max().expect("weights are fetched");
+        let engine = Engine::new(opened, &registry).expect("an engine");
+        if image.file().set_len(offset + 100).is_err() {
+            println!("skipped: no copy on a disk can be made here");
+            return;
+        }
+
+        let feed = Feed {
+            seed: 1,
+            iterations: 100,
+            per_s: None,
+        };
+        let told = live(&engine, feed, options(Isolation::Threads));
+        let error = told.outcome.expect_err("weights are missing");
+        let text = error.to_string();
+        assert!(
+            text.contains("cannot read") && text.contains(&format!("weights of `{name}`")),
+            "{text}"
+        );
+        assert_eq!(error.class(), zbmd_executor::exit::FAULT);
+    }
+
     /// Workers in processes of their own, of which some are killed, and devices that others stand in for.
     fn losses() {
         let registry = standard_registry();
@@ -375,7 +419,7 @@ mod linux {
 
     pub(super) fn main() {
         zbmd_executor::serve_if_worker(&standard_registry());
-        let tests: [Test; 7] = [
+        let tests: [Test; 8] = [
             ("bits_of_the_interpreter", bits_of_the_interpreter),
             ("random_layers_and_memories", random_layers_and_memories),
             (
@@ -384,6 +428,7 @@ mod linux {
             ),
             ("too_little_memory_is_refused", too_little_memory_is_refused),
             ("bundles_on_disks", bundles_on_disks),
+            ("files_that_cannot_be_read", files_that_cannot_be_read),
             ("losses", losses),
             ("mutants", mutants),
         ];

@@ -5,11 +5,12 @@
     reason = "shows kernels bytes of the arena at the offsets of a verified plan"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zbmd_ir::{Action, ActorId, Calendar, DType, Plan, walk};
+use zbmd_ir::bundle::Image;
+use zbmd_ir::{Action, Actor, ActorId, BlobId, Calendar, DType, Plan, TiVec, TokenType, walk};
 use zbmd_op::kernel::Kernel;
 
 use super::fetch::{FetchPlan, FetchStep, Fetcher};
@@ -49,50 +50,24 @@ impl FetchedWeights {
 
         let mut fetches = FetchPlan::default();
         let mut blobs = loaded.program.blobs.clone();
-        let mut awaited = Vec::new();
+        let mut awaited = BTreeSet::new();
         let lanes = calendar.lanes.iter();
         for slot in lanes.flat_map(|lane| walk::top_slots(&lane.entries)) {
             match slot.action {
-                Action::Await { actor } => awaited.push(actor),
+                Action::Await { actor } => {
+                    awaited.insert(actor);
+                }
                 Action::Fetch {
                     actor,
                     offset_bytes,
                 } => {
+                    // What is waited for before it is fetched is fetched for the next period.
                     if awaited.contains(&actor) {
                         fetches.before_first.push(fetches.steps.len() as u32);
                     }
-                    let data = &loaded.program.graph.actors[actor];
-                    let (blob, token) = data
-                        .packed_weights()
-                        .expect("the verifier lets only actors with packed weights fetch them");
-                    let original = blobs[blob].clone();
-                    let step = FetchStep {
-                        actor: data.name.clone(),
-                        file_offset: image.offset_of(&original).ok_or_else(|| {
-                            WorkerFault::Weights(format!(
-                                "the weights of `{}` are not in the bundle's file",
-                                data.name
-                            ))
-                        })?,
-                        bytes: original.len(),
-                        arena_offset: offset_bytes as usize,
-                    };
-
+                    let step = fetch_step(loaded, image, actor, offset_bytes)?;
                     let place = ArenaBytes::new(&memory.own, step.arena_offset, step.bytes);
-                    if token.dtype != DType::F32 {
-                        // Kernels over integers add up their weights when they are made.
-                        place.fill(&original);
-                    }
-                    blobs[blob] = Bytes::from_owner(place);
-                    let registry = loaded.registry.resolving_anew();
-                    let kernel = registry.kernel_in(data, &blobs, plan.variant(actor));
-                    blobs[blob] = original;
-                    let kernel = kernel.map_err(|error| {
-                        WorkerFault::Weights(format!(
-                            "`{}` has no kernel over fetched weights: {error}",
-                            data.name
-                        ))
-                    })?;
+                    let kernel = kernel_over(loaded, plan, actor, place, &mut blobs)?;
                     weights.kernels.insert(actor, kernel);
                     fetches.steps.push(step);
                 }
@@ -119,6 +94,65 @@ impl FetchedWeights {
         }
         weights
     }
+}
+
+/// The packed weights of an actor that fetches them.
+fn packed_weights(actor: &Actor) -> (BlobId, &TokenType) {
+    actor
+        .packed_weights()
+        .expect("the verifier lets only actors with packed weights fetch them")
+}
+
+/// Where an actor's weights are in the bundle, and where they go.
+fn fetch_step(
+    loaded: &LoadedProgram,
+    image: &Image,
+    actor: ActorId,
+    offset_bytes: u64,
+) -> Result<FetchStep, WorkerFault> {
+    let data = &loaded.program.graph.actors[actor];
+    let (blob, _) = packed_weights(data);
+    let bytes = &loaded.program.blobs[blob];
+    let file_offset = image.offset_of(bytes).ok_or_else(|| {
+        let name = &data.name;
+        WorkerFault::Weights(format!(
+            "the weights of `{name}` are not in the bundle's file"
+        ))
+    })?;
+    Ok(FetchStep {
+        actor: data.name.clone(),
+        file_offset,
+        bytes: bytes.len(),
+        arena_offset: offset_bytes as usize,
+    })
+}
+
+/// An actor's kernel, which reads its weights from `place`. `blobs` are those of the program, also afterwards.
+fn kernel_over(
+    loaded: &LoadedProgram,
+    plan: &Plan,
+    actor: ActorId,
+    place: ArenaBytes,
+    blobs: &mut TiVec<BlobId, Bytes>,
+) -> Result<Arc<dyn Kernel>, WorkerFault> {
+    let data = &loaded.program.graph.actors[actor];
+    let (blob, token) = packed_weights(data);
+    if token.dtype != DType::F32 {
+        // Kernels over integers add up their weights when they are made.
+        place.fill(&blobs[blob]);
+    }
+
+    // An op that is remembered would be one over other bytes.
+    let registry = loaded.registry.resolving_anew();
+    let original = std::mem::replace(&mut blobs[blob], Bytes::from_owner(place));
+    let kernel = registry.kernel_in(data, blobs, plan.variant(actor));
+    blobs[blob] = original;
+    kernel.map_err(|error| {
+        let name = &data.name;
+        WorkerFault::Weights(format!(
+            "`{name}` has no kernel over fetched weights: {error}"
+        ))
+    })
 }
 
 /// Bytes of an arena, as a kernel sees constants.
