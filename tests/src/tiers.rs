@@ -21,7 +21,7 @@ pub struct Layers {
     pub width: usize,
     /// One product each; so many in a row.
     pub count: usize,
-    /// Whether layers are convolutions of integers instead, whose kernels add up their weights.
+    /// Whether layers are products of integers instead, whose kernels add up their weights.
     pub quantised: bool,
 }
 
