@@ -193,7 +193,7 @@ mod tests {
                 "{programs:?} on {cores}"
             );
         };
-        check(&[burner.clone()], 1, Some(vec![0]));
+        check(std::slice::from_ref(&burner), 1, Some(vec![0]));
         check(&[burner.clone(), burner.clone()], 2, Some(vec![0, 0]));
         check(&[burner.clone(), burner.clone()], 1, None);
         // On one core up to the deadline, 5 - 2 and 10 - 3.

@@ -238,6 +238,13 @@ fn number(program: &Program, plan: &zbmd_ir::Plan, entries: &[Entry], names: &mu
             Action::Carry { buffer } => {
                 format!("carry {}", channel(plan.buffers[buffer].channel))
             }
+            Action::Fetch { actor, .. } => {
+                let reader = &program.graph.actors[actor].name;
+                format!("fetch weights of {reader} from the tier")
+            }
+            Action::Await { actor } => {
+                format!("await weights of {}", program.graph.actors[actor].name)
+            }
         });
     });
 }
