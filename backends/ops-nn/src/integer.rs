@@ -19,6 +19,7 @@
 //! split into parts that do, and windows are gone through once for each part.
 
 mod add;
+mod conv;
 mod depthwise;
 mod lanes;
 mod lookup;
@@ -38,11 +39,11 @@ use packed::{FilterSizes, PackedWeights};
 use zbmd_op::OpError;
 
 pub(super) use add::{qlinear_add, qlinear_multiply};
+pub(super) use conv::conv_channels_last;
 pub(super) use lookup::byte_lookup;
 pub(super) use pool::{byte_max_pool, qlinear_global_mean};
 pub(super) use product::{packed_matmul, packed_matmul_integer};
 pub(super) use quantise::{Range, dequantise, quantise};
-pub(super) use rows::conv_channels_last;
 
 /// Types of bytes.
 pub(super) const BYTES: [DType; 2] = [DType::I8, DType::U8];

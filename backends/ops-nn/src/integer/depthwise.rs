@@ -6,9 +6,9 @@ mod columns;
 use std::ops::Range;
 
 use super::super::cx::{Body, Tensors};
+use super::conv::{ByteImage, ConvRequest, SLACK, copy_unsigned};
 use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, Requantising, run_lanes};
 use super::packed::{FilterSizes, PackedWeights};
-use super::rows::{ByteImage, ConvRequest, SLACK, copy_unsigned};
 use columns::ColumnWeights;
 use zbmd_op::{OpError, team};
 

@@ -5,9 +5,10 @@ use zbmd_ir::{DType, TokenType};
 use super::super::cx::{Body, Cx, Plan, Tensors, index_at, token, volume};
 use super::super::gemm::{ProductSize, Tile};
 use super::super::matmul::BatchedShape;
+use super::conv::{SLACK, copy_unsigned};
 use super::lanes::{Bounds, LANES, LINE, QUAD};
 use super::packed::PackedWeights;
-use super::rows::{Multiplication, Rows, SLACK, Target, copy_unsigned, matrix_rows, matrix_sizes};
+use super::rows::{Multiplication, Rows, Target, matrix_rows, matrix_sizes};
 use super::{
     ByteRange, ConstantWeights, SIGN, constant_ints, multiplier, scale, scales, zero_point,
 };

@@ -224,7 +224,7 @@ impl ConvCase {
         };
         let mut all_constants = constants;
         all_constants.push(("x_scale", x_scale));
-        let mut packed = Case {
+        let packed = Case {
             op: "NnQLinearConvChannelsLast",
             params,
             constants: all_constants,
@@ -245,8 +245,12 @@ impl ConvCase {
         let is_varied = want.bytes.iter().any(|&byte| byte != want.bytes[0]);
         assert!(is_varied, "the case saturates everywhere");
 
-        // A tensor that it adds itself gives the sum of another node.
-        let shape: Vec<usize> = want.token.shape.iter().map(|&d| d as usize).collect();
+        self.check_sum(packed, want);
+    }
+
+    /// A tensor that the convolution adds itself gives the sum of another node.
+    fn check_sum(&self, mut packed: Case, result: Tensor) {
+        let shape: Vec<usize> = result.token.shape.iter().map(|&d| d as usize).collect();
         let added = Tensor::noise(DType::U8, &shape, 5);
         let sum = Case {
             op: "NnQLinearAdd",
@@ -259,7 +263,7 @@ impl ConvCase {
                 ("y_scale", Tensor::floats(&[], &[0.6])),
                 ("y_zero", zero(DType::U8, 60)),
             ],
-            ports: vec![("a", want), ("b", added.clone())],
+            ports: vec![("a", result), ("b", added.clone())],
         };
         packed.params.insert("sum_max".to_owned(), Value::Int(170));
         packed.constants.extend([
