@@ -41,10 +41,12 @@ impl Layers {
         let mut actors = String::new();
         let mut channels = String::new();
         let mut from = "in".to_owned();
+
         for layer in 0..self.count {
             let name = format!("l{layer}");
             let file = format!("w{layer}.npy");
             let elements = self.width * self.width;
+
             if self.quantised {
                 let bytes: Vec<u8> = (0..elements)
                     .map(|_| rng.u8(0..9).wrapping_sub(4))
@@ -62,9 +64,11 @@ impl Layers {
                 write_npy(&folder.join(&file), "<f4", self.width, &bytes);
                 actors += &format!("\"{name}\": NnMatMul(y: Npy(\"{file}\")),\n");
             }
+
             channels += &format!("(from: \"{from}\", to: [\"{name}\"]),\n");
             from = name;
         }
+
         channels += &format!("(from: \"{from}\", to: [\"out\"]),\n");
         let dtype = if self.quantised { "i8" } else { "f32" };
         format!(

@@ -171,6 +171,7 @@ fn vote(settings: &str) {
     let ports = parts[3]
         .split(',')
         .map(|port| port.parse().expect("a port"));
+
     let voters: Vec<VoterId> = (1..=3).map(VoterId).collect();
     let addresses = voters
         .iter()
@@ -192,6 +193,7 @@ fn vote(settings: &str) {
             witnesses: Vec::new(),
         },
     };
+
     let (sender, applied) = mpsc::channel();
     let member = Member::start(options, move |event| match event {
         MemberEvent::Applied(applied) => drop(sender.send(applied)),
@@ -200,6 +202,7 @@ fn vote(settings: &str) {
         MemberEvent::Leads { .. } | MemberEvent::Follows { .. } => {}
     });
     let member = member.unwrap_or_else(|error| panic!("{own}: {error}"));
+
     let path = folder.join(format!("out.{}", own.0));
     let file = File::options().create(true).append(true).open(path);
     let mut conductor = SmallConductor {

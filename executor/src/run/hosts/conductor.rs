@@ -341,6 +341,7 @@ impl HostSet {
         let start: Vec<Vec<u8>> = border::read_area(memory, graph, Area::Start)
             .into_iter()
             .collect();
+
         for (host, link) in self.links.iter().enumerate() {
             let Some(link) = link else { continue };
             let calendars: Vec<usize> = (0..plan.calendars.len())
@@ -349,6 +350,7 @@ impl HostSet {
             if calendars.is_empty() {
                 continue;
             }
+
             let mut addresses = self.addresses.clone();
             // As the agent has reached this host.
             addresses[self.own_host] = link.own_address(self.switchboard.address());
@@ -363,6 +365,7 @@ impl HostSet {
                 plan: self.plan_sum(spec),
                 mandate: self.mandate,
             };
+
             let parts = calendars.iter().map(|&calendar| RemotePart {
                 calendar,
                 device: spec.devices[calendar],

@@ -93,6 +93,7 @@ impl Engine {
             if decided.is_over && is_known {
                 return Ok(None);
             }
+
             forget_before(held, &decided);
             if candidate.may_act() {
                 if decided.conductor.is_none() || decided.is_over {
@@ -102,6 +103,7 @@ impl Engine {
                     );
                     return Err(error(why));
                 }
+
                 if let Some((state, outputs)) = self.state_at(held, &decided) {
                     return Ok(Some(Takeover {
                         state,
@@ -110,6 +112,7 @@ impl Engine {
                         candidate,
                     }));
                 }
+
                 ticks_left -= 1;
                 if ticks_left == 0 {
                     let why = format!(
