@@ -46,6 +46,7 @@ impl ReleaseGate {
 
     /// Releases the tokens of each sink up to these counts. Counts do not go back, and nothing is released of a gate that is
     /// closed.
+    #[cfg(any(test, all(feature = "hosts", target_os = "linux")))]
     pub(crate) fn release(&self, counts: &[u64]) {
         let mut state = self.locked();
         if state.is_closed {
@@ -70,6 +71,7 @@ impl ReleaseGate {
     }
 
     /// Whether whoever pulls from the sinks has done with these counts.
+    #[cfg(any(test, all(feature = "hosts", target_os = "linux")))]
     pub(crate) fn has_taken(&self, counts: &[u64]) -> bool {
         let state = self.locked();
         let mut sinks = state.taken.iter().zip(counts);

@@ -80,7 +80,7 @@ pub(super) fn path_of(pid: u32) -> io::Result<PathBuf> {
 /// The folder in which runs of this user leave word of themselves for each other; made if it is not there.
 ///
 /// # Errors
-/// What the system says, or as [`folder`].
+/// What the system says; or the folder is somebody else's, or open to others.
 pub fn runtime_folder() -> io::Result<PathBuf> {
     let path = folder()?;
     match std::fs::DirBuilder::new().mode(0o700).create(&path) {
