@@ -7,19 +7,7 @@
 //! cargo bench -p zbmd-tests --bench host_loss -- calm 600 20     false alarms of an undisturbed run of 10 minutes
 //! ```
 
-use std::process::ExitCode;
-
-#[cfg(not(target_os = "linux"))]
-fn main() -> ExitCode {
-    println!("not run: runs over several hosts need Linux");
-    ExitCode::SUCCESS
-}
-
-#[cfg(target_os = "linux")]
-fn main() -> ExitCode {
-    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
-    zbmd_tests::child_run::run_or_test(run, linux::main)
-}
+zbmd_tests::own_zbmd_run!("runs over several hosts need Linux", linux::main);
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -34,17 +22,12 @@ mod linux {
     use zbmd_executor::{
         Credentials, Engine, Hosts, Isolation, Protection, RunOptions, Tls, TlsFiles, Token,
     };
-    use zbmd_tests::agents::{AgentProcess, token_file};
+    use zbmd_tests::agents::{AgentProcess, TWO_HOSTS, token_file};
     use zbmd_tests::child_run;
     use zbmd_tests::losses::{Feed, HARDY, Told, live_with, options, supervised};
     use zbmd_wire::monotonic_ns;
     use zbmd_wire::testing::{Authority, Flaw, Namespace};
 
-    const MACHINE: &str = r#"Machine(
-        devices: [Device(name: "left:0", backend: cpu), Device(name: "right:0", backend: cpu)],
-        hosts: { "left": ["left:0"], "right": ["right:0"] },
-        links: [Link(from: "left", to: "right", both: true, bandwidth: "10GB/s", latency: "1us")],
-    )"#;
     const MODEL: &str = r#"Model(
         name: "host_loss",
         sources: { "in": Stream(dtype: f32) },
@@ -114,7 +97,7 @@ mod linux {
 
     fn engine(folder: &Path) -> Engine {
         let machine = folder.join("cluster.ron");
-        std::fs::write(&machine, MACHINE).expect("written");
+        std::fs::write(&machine, TWO_HOSTS).expect("written");
         let options = CompileOptions {
             machine: MachineChoice::File(machine),
             contingencies: Losses::Hosts,

@@ -3,19 +3,7 @@
 //!
 //! No rival: what there is beside it is the time that the council itself takes (`--bench council_failover`).
 
-use std::process::ExitCode;
-
-#[cfg(not(target_os = "linux"))]
-fn main() -> ExitCode {
-    println!("skipped: runs over several hosts need Linux");
-    ExitCode::SUCCESS
-}
-
-#[cfg(target_os = "linux")]
-fn main() -> ExitCode {
-    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
-    zbmd_tests::child_run::run_or_test(run, linux::main)
-}
+zbmd_tests::own_zbmd_run!("runs over several hosts need Linux", linux::main);
 
 #[cfg(target_os = "linux")]
 mod linux {

@@ -8,6 +8,13 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+/// Two hosts with a device each.
+pub const TWO_HOSTS: &str = r#"Machine(
+    devices: [Device(name: "left:0", backend: cpu), Device(name: "right:0", backend: cpu)],
+    hosts: { "left": ["left:0"], "right": ["right:0"] },
+    links: [Link(from: "left", to: "right", both: true, bandwidth: "10GB/s", latency: "1us")],
+)"#;
+
 /// `zbmd-run agent` in a process of its own, which ends with this.
 pub struct AgentProcess {
     child: Child,

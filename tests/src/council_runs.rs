@@ -15,15 +15,9 @@ use zbmd_council::journal::Journal;
 use zbmd_council::node::Settings;
 use zbmd_council::{LogEntry, VoterId};
 
-use crate::agents::{self, AgentProcess};
+use crate::agents::{self, AgentProcess, TWO_HOSTS};
 use crate::child_run;
 use crate::free_port::free_port;
-
-const MACHINE: &str = r#"Machine(
-    devices: [Device(name: "left:0", backend: cpu), Device(name: "right:0", backend: cpu)],
-    hosts: { "left": ["left:0"], "right": ["right:0"] },
-    links: [Link(from: "left", to: "right", both: true, bandwidth: "10GB/s", latency: "1us")],
-)"#;
 
 /// The middle takes as long as both ends together, so sources and sinks come to one host without being pinned there: hosts stand
 /// in for each other only where nothing is pinned.
@@ -70,7 +64,7 @@ impl CouncilRuns {
 
     /// Prepares a folder.
     pub fn prepare(folder: &Path) -> Self {
-        std::fs::write(folder.join("cluster.ron"), MACHINE).expect("written");
+        std::fs::write(folder.join("cluster.ron"), TWO_HOSTS).expect("written");
         let options = CompileOptions {
             machine: MachineChoice::File(folder.join("cluster.ron")),
             contingencies: Losses::Hosts,

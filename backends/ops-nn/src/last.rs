@@ -246,6 +246,15 @@ pub(super) struct OutputPixel {
 }
 
 impl OutputPixel {
+    #[inline(always)]
+    fn new(window: &Window, row: usize, column: usize) -> Self {
+        Self {
+            number: row * window.output[2] + column,
+            row,
+            column,
+        }
+    }
+
     /// The pixel so many columns further.
     #[inline(always)]
     fn right_by(self, columns: usize) -> Self {
@@ -288,11 +297,7 @@ pub(super) fn each_pixel(
     for row in lines {
         let kernel_rows = kernel_within(window, 1, row);
         for column in 0..output_width {
-            let pixel = OutputPixel {
-                number: row * output_width + column,
-                row,
-                column,
-            };
+            let pixel = OutputPixel::new(window, row, column);
             let near = Near {
                 rows: &kernel_rows,
                 columns: &kernel_within(window, 2, column),

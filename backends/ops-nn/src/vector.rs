@@ -97,7 +97,16 @@ pub(super) trait Vector: Copy {
     /// Asks for the line of memory at an address, which may be any.
     unsafe fn prefetch(at: *const f32);
     /// Sixteen floats if `is_inside`, zeros otherwise; then nothing is read.
-    unsafe fn load_if(from: *const f32, is_inside: bool) -> Self;
+    #[inline(always)]
+    unsafe fn load_if(from: *const f32, is_inside: bool) -> Self {
+        // SAFETY: the caller promises sixteen readable floats there if they are inside.
+        unsafe {
+            match is_inside {
+                true => Self::load(from),
+                false => Self::zero(),
+            }
+        }
+    }
     /// `self · clamp(self / 6 + 1/2, 0, 1)`, with the bits of [`super::gemm::hard_swish`].
     unsafe fn hard_swish(self) -> Self;
     /// `self > low ? self : low`, then `self < high ? self : high`.
@@ -159,16 +168,6 @@ impl Vector for Plain {
     }
     #[inline(always)]
     unsafe fn prefetch(_: *const f32) {}
-    #[inline(always)]
-    unsafe fn load_if(from: *const f32, is_inside: bool) -> Self {
-        // SAFETY: the caller promises sixteen readable floats there if they are inside.
-        unsafe {
-            match is_inside {
-                true => Self::load(from),
-                false => Self::zero(),
-            }
-        }
-    }
     #[inline(always)]
     unsafe fn hard_swish(self) -> Self {
         Self(self.0.map(super::gemm::hard_swish))
@@ -383,16 +382,6 @@ mod x86 {
         unsafe fn prefetch(at: *const f32) {
             // SAFETY: see above; any address may be asked for.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-        }
-        #[inline(always)]
-        unsafe fn load_if(from: *const f32, is_inside: bool) -> Self {
-            // SAFETY: see above; nothing is read that is not inside.
-            unsafe {
-                match is_inside {
-                    true => Self::load(from),
-                    false => Self::zero(),
-                }
-            }
         }
         #[inline(always)]
         unsafe fn hard_swish(self) -> Self {

@@ -94,6 +94,18 @@ where
             Some(over) if over == k => &[],
             _ => tensors.get::<A>(k),
         });
+        if overwritten.is_none() && self.cycle.is_none() {
+            let steps = self.walk.step;
+            self.walk.share(COPY_COST, CUT, output, &|part, output| {
+                part.each(|to, starts, offset| {
+                    let [left, right] =
+                        [0, 1].map(|k| &operands[k][starts[k] + offset * steps[k] as usize..]);
+                    self.row(left, right, &mut output[to], steps);
+                });
+            });
+            return;
+        }
+
         self.walk.share(COPY_COST, CUT, output, &|part, output| {
             let mut copies = [[A::zeroed(); STRETCH]; 2];
             part.each(|to, starts, offset| {
@@ -109,7 +121,8 @@ where
 }
 
 impl<A: Num, B: bytemuck::Pod, F: Fn(A, A) -> B + Copy> Binary<A, B, F> {
-    /// A run of elements. The copies are of what the result is written over, and of an operand that is gone over many times.
+    /// A run of elements in stretches. The copies are of what the result is written over, and of an operand that is gone over
+    /// many times.
     fn run_of(&self, run: Run<'_, A>, output: &mut [B], copies: &mut [[A; STRETCH]; 2]) {
         let Run {
             operands,
@@ -117,10 +130,7 @@ impl<A: Num, B: bytemuck::Pod, F: Fn(A, A) -> B + Copy> Binary<A, B, F> {
             offset,
         } = run;
         let [copy, often] = copies;
-        let mut stretch_length = match overwritten {
-            Some(_) => STRETCH,
-            None => output.len().max(1),
-        };
+        let mut stretch_length = STRETCH;
         // Rows as short as a period would not fill vectors: the operand is laid out as often as a stretch has room for it.
         if let Some(Cycle { operand, period }) = self.cycle {
             stretch_length = STRETCH / period * period;

@@ -136,11 +136,7 @@ impl DepthwiseJob<'_> {
                     && column + pixels <= output_width
                     && kernel_within(window, 2, column + pixels - 1).len() == kernel_width
             };
-            let pixel = OutputPixel {
-                number: row * output_width + column,
-                row,
-                column,
-            };
+            let pixel = OutputPixel::new(window, row, column);
             let near = Near {
                 rows: &kernel_rows,
                 columns: &kernel_columns,

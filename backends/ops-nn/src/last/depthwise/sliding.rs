@@ -41,11 +41,7 @@ impl Windows {
         let image_start = window.before[2];
         let image_end = image_start + window.input[2];
         Self {
-            pixel: OutputPixel {
-                number: row * window.output[2] + column,
-                row,
-                column,
-            },
+            pixel: OutputPixel::new(window, row, column),
             kernel_rows: kernel_within(window, 1, row),
             inside: image_start.saturating_sub(first)..image_end.saturating_sub(first).min(pixels),
         }
