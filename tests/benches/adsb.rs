@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_tests::actors::{decode, registry};
+use zbmd_tests::figures::load;
 use zbmd_tests::run::compile;
 use zbmd_tests::{cpu_time, data};
 
@@ -62,11 +63,7 @@ fn main() {
         }
     }
 
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!(
-        "{samples:.0} samples, {TURNS} turns, load {}",
-        load.split(' ').next().unwrap_or("?")
-    );
+    println!("{samples:.0} samples, {TURNS} turns, load {}", load());
     let mut ratios: Vec<f64> = ours
         .iter()
         .zip(&theirs)

@@ -9,8 +9,7 @@
 //! output is from that of the engine that it is farthest from, relative to its norm. `benches/more_models.py` makes models with
 //! random weights.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::time::Instant;
 
 use zbmd_backends::interpret::Interpreter;
@@ -18,8 +17,10 @@ use zbmd_compiler::calibrate::CalibrateOptions;
 use zbmd_compiler::{MachineChoice, calibrate_file, compile_file};
 use zbmd_executor::{Caller, Engine, RunOptions};
 use zbmd_ir::DType;
-use zbmd_tests::data;
-use zbmd_tests::onnx::{NETWORKS, call_options, model_inputs, relative_error, to_f64};
+use zbmd_tests::figures::{load, median, text};
+use zbmd_tests::onnx::{
+    call_options, model_inputs, network_files, one_device, relative_error, start_engine, to_f64,
+};
 use zbmd_tests::rival_process::RivalProcess;
 
 const ENGINES: [&str; 4] = ["ort", "openvino", "mnn", "ncnn"];
@@ -32,49 +33,22 @@ fn main() {
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    let (numbers, words): (Vec<&String>, Vec<&String>) =
-        words.iter().partition(|word| word.parse::<usize>().is_ok());
+    let (numbers, words): (Vec<String>, Vec<String>) = words
+        .into_iter()
+        .partition(|word| word.parse::<usize>().is_ok());
     let threads = numbers.first().map_or(1, |n| n.parse().expect("a number"));
-    let Some(folder) = data::file("models") else {
-        return;
-    };
     print!("{:<20} {:>9} {:>9}", "model", "call", "session");
     ENGINES.iter().for_each(|engine| print!(" {engine:>9}"));
     println!(" {:>7} {:>8}", "ratio", "error");
-    let shared = NETWORKS.map(|name| (folder.clone(), name.to_owned()));
-    for (folder, name) in shared.into_iter().chain(more_models()) {
-        if words.iter().all(|word| name.contains(word.as_str())) {
-            print_row(&folder, &name, threads);
-        }
+    for (path, name) in network_files(&words) {
+        print_row(&path, &name, threads);
     }
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!(
-        "{threads} threads, load {}",
-        load.split(' ').next().unwrap_or("unknown")
-    );
+    println!("{threads} threads, load {}", load());
 }
 
-/// Folders and names of the models that `ZBMD_MODELS` adds.
-fn more_models() -> Vec<(PathBuf, String)> {
-    let Some(folder) = std::env::var_os("ZBMD_MODELS").map(PathBuf::from) else {
-        return Vec::new();
-    };
-    let entries = std::fs::read_dir(&folder).expect("ZBMD_MODELS is a folder");
-    let files = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let stems = files.filter_map(|file| Some(file.strip_suffix(".onnx")?.to_owned()));
-    let mut names: Vec<String> = stems
-        .filter(|name| !NETWORKS.contains(&name.as_str()))
-        .collect();
-    names.sort();
-    names
-        .into_iter()
-        .map(|name| (folder.clone(), name))
-        .collect()
-}
-
-fn print_row(folder: &Path, name: &str, threads: usize) {
-    let path = folder.join(format!("{name}.onnx"));
-    let engine = calibrated(&path, name, threads);
+fn print_row(path: &Path, name: &str, threads: usize) {
+    let folder = path.parent().expect("a file in a folder");
+    let engine = calibrated(path, name, threads);
     let program = engine.program();
     let tokens = model_inputs(folder, name, &program.graph);
     let inputs: Vec<&[u8]> = program
@@ -87,7 +61,7 @@ fn print_row(folder: &Path, name: &str, threads: usize) {
 
     let result_folder = tempfile::tempdir().expect("a folder");
     let result_path = |engine: &str| result_folder.path().join(engine);
-    let start = |engine| start_rival(engine, &path, threads, &result_path(engine));
+    let start = |engine| start_engine(engine, path, threads, &result_path(engine));
     let mut rivals: Vec<Option<RivalProcess>> = ENGINES.map(start).into();
     let floats = |bytes: &[u8]| to_f64(bytes, DType::F32);
     let errors = ENGINES.iter().filter_map(|engine| {
@@ -119,27 +93,17 @@ fn print_row(folder: &Path, name: &str, threads: usize) {
         }
     }
 
-    let us = |times: Vec<f64>| match median(times) {
-        Some(seconds) => format!("{:.1}", seconds * 1e6),
-        None => "-".to_owned(),
-    };
+    let us = |times: Vec<f64>| text(median(times) * 1e6, 1);
     print!("{name:<20} {:>9} {:>9}", us(call_times), us(session_times));
     for times in rival_times {
         print!(" {:>9}", us(times));
     }
-    let ratio = median(ratios).map(|ratio| format!("{ratio:.2}"));
-    println!(
-        " {:>7} {error:>8.0e}",
-        ratio.unwrap_or_else(|| "-".to_owned())
-    );
+    println!(" {:>7} {error:>8.0e}", text(median(ratios), 2));
 }
 
 /// The model for one CPU device of so many cores, with costs and variants as measured now.
 fn calibrated(path: &Path, name: &str, cores: usize) -> Engine {
-    let mut machine = zbmd_compiler::machine::detect_in_teams(cores);
-    machine.devices.truncate(1);
-    machine.links.clear();
-    let mut options = call_options(name, MachineChoice::Given(machine));
+    let mut options = call_options(name, one_device(cores));
     let how = CalibrateOptions {
         block: Some(1),
         // What is remembered may be of kernels as they were before.
@@ -226,22 +190,4 @@ fn session_seconds(engine: &Engine, inputs: &[&[u8]], calls: u64) -> f64 {
     drop((sources, sinks));
     session.join().expect("it ends well");
     seconds
-}
-
-fn start_rival(engine: &str, path: &Path, threads: usize, result: &Path) -> Option<RivalProcess> {
-    let mut command = Command::new(std::env::var_os("ZBMD_RIVALS")?);
-    command
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/calls_rival.py"))
-        .arg(engine)
-        .arg(path)
-        .arg(threads.to_string())
-        .arg(result)
-        .stderr(Stdio::null());
-    let mut rival = RivalProcess::start(&mut command).expect("ZBMD_RIVALS can be run");
-    (rival.answer() == "ready").then_some(rival)
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }

@@ -2,7 +2,8 @@
 ncnn, on so many threads. Into the file RESULT goes the first output, as floats. The last two convert the model by `mnnconvert` and `pnnx`, which lie beside the Python.
 
 Says "ready" once the model is loaded; then each line of the standard input is a number of calls, and the answer the
-seconds of one of them. Inputs and outputs stay where the engine wants them, so that as little as can be is Python's.
+seconds of one of them. The line "make" asks for the seconds of making the engine's session from the file anew and of its first
+call. Inputs and outputs stay where the engine wants them, so that as little as can be is Python's.
 """
 import os
 import subprocess
@@ -190,11 +191,20 @@ def ncnn_call():
 # What the converters and libraries print is no answer.
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
-call, result = {"ort": ort_call, "openvino": openvino_call, "mnn": mnn_call, "ncnn": ncnn_call}[engine]()
+make = {"ort": ort_call, "openvino": openvino_call, "mnn": mnn_call, "ncnn": ncnn_call}[engine]
+call, result = make()
 call()
 np.ascontiguousarray(result(), np.float32).tofile(result_path)
 print("ready", file=answers, flush=True)
 for line in sys.stdin:
+    if line == "make\n":
+        # The one before goes first, so that two never share the memory.
+        call = result = None
+        start = time.perf_counter()
+        call, result = make()
+        call()
+        print(time.perf_counter() - start, file=answers, flush=True)
+        continue
     calls = int(line)
     start = time.perf_counter()
     for _ in range(calls):

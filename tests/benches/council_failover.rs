@@ -23,6 +23,7 @@ mod linux {
 
     use rustix::process::Signal;
     use zbmd_council::member::lease_clock_ns;
+    use zbmd_tests::figures::load;
     use zbmd_tests::voters::{VoterProcesses, check_lines};
 
     pub(super) fn main() {
@@ -31,13 +32,13 @@ mod linux {
             .collect();
         let kills = numbers.first().copied().unwrap_or(40);
         let tick = Duration::from_micros(numbers.get(1).copied().unwrap_or(2500));
-        print_load();
+        println!("load {}", load());
         if std::env::args().any(|word| word == "stops") {
             stop_conductors(kills, tick);
         } else {
             kill_conductors(kills, tick);
         }
-        print_load();
+        println!("load {}", load());
     }
 
     /// Conductors that were stopped until another one conducts, and go on.
@@ -96,10 +97,5 @@ mod linux {
         let [min, p50, p95, p99, max] =
             [0.0, 0.5, 0.95, 0.99, 1.0].map(|part| at(part).unwrap_or(f64::NAN));
         println!("{what}: min {min:.1}, p50 {p50:.1}, p95 {p95:.1}, p99 {p99:.1}, max {max:.1} ms");
-    }
-
-    fn print_load() {
-        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        println!("load: {}", load.trim());
     }
 }

@@ -24,6 +24,7 @@ mod linux {
     };
     use zbmd_tests::agents::{AgentProcess, TWO_HOSTS, token_file};
     use zbmd_tests::child_run;
+    use zbmd_tests::figures::load;
     use zbmd_tests::losses::{Feed, HARDY, Told, live_with, options, supervised};
     use zbmd_wire::monotonic_ns;
     use zbmd_wire::testing::{Authority, Flaw, Namespace};
@@ -78,7 +79,7 @@ mod linux {
         let numbers: Vec<u64> = args.iter().filter_map(|text| text.parse().ok()).collect();
         let lease_ms = numbers.get(1).copied().unwrap_or(100);
         let bench = Bench::new(Duration::from_millis(lease_ms));
-        print_load();
+        println!("load {}", load());
         if is_calm {
             bench.calm(numbers.first().copied().unwrap_or(60));
         } else {
@@ -87,12 +88,7 @@ mod linux {
                 bench.measure(loss, losses);
             }
         }
-        print_load();
-    }
-
-    fn print_load() {
-        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        println!("load: {}", load.trim());
+        println!("load {}", load());
     }
 
     fn engine(folder: &Path) -> Engine {

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use zbmd_backends::standard_registry;
 use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file, compile_files};
 use zbmd_executor::{Engine, RunOptions};
+use zbmd_tests::figures::load;
 use zbmd_tests::run::{Streams, drive, graph_file};
 
 /// Rounds by turns.
@@ -47,8 +48,7 @@ const FM: Part = Part {
 };
 
 fn main() {
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("load {}", load.trim());
+    println!("load {}", load());
     for (parts, seconds) in [
         (&[AGC, CD2DAT][..], 20),
         (&[CD2DAT, FM], 10),

@@ -1,8 +1,9 @@
 """Writes further ONNX models for the benches: more_models.py FOLDER.
 
-Into FOLDER go alexnet, densenet121, inception_v2 and vgg19, which the package `onnx` has without weights, and two that are made
-here: mobilenet_v3, its bottlenecks with squeeze-and-excitation and hard swish (Howard et al. 2019, arXiv 1905.02244, the small
-one), and encoder, four layers of a transformer of 256 features in 4 heads over 128 places. All weights are random.
+Into FOLDER go alexnet, densenet121, inception_v2 and vgg19, which the package `onnx` has without weights, and three that are
+made here: mobilenet_v3, its bottlenecks with squeeze-and-excitation and hard swish (Howard et al. 2019, arXiv 1905.02244, the small
+one), encoder, four layers of a transformer of 256 features in 4 heads over 128 places, and lstm, two layers of 256 units over 50
+steps of 128 features. All weights are random.
 """
 import os
 import sys
@@ -124,8 +125,22 @@ def encoder(layers=4, places=128, features=256, heads=4):
     net.save("encoder", [1, places, features], x)
 
 
+def lstm(layers=2, steps=50, features=128, units=256):
+    net = Maker()
+    x = "x"
+    for _ in range(layers):
+        input_matrix = net.constant(random.normal(0, np.sqrt(1 / features), (1, 4 * units, features)).astype(np.float32))
+        state_matrix = net.constant(random.normal(0, np.sqrt(1 / units), (1, 4 * units, units)).astype(np.float32))
+        biases = net.weights(1, 8 * units)
+        y = net.node("LSTM", x, input_matrix, state_matrix, biases, hidden_size=units)
+        x = net.node("Squeeze", y, net.shape(1))
+        features = units
+    net.save("lstm", [steps, 1, 128], x)
+
+
 mobilenet_v3()
 encoder()
+lstm()
 for name in ["bvlc_alexnet", "densenet121", "inception_v2", "vgg19"]:
     model = onnx.load(os.path.join(LIGHT, f"light_{name}.onnx"))
     randomised(model, random)

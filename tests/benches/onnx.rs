@@ -17,12 +17,13 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use zbmd_backends::interpret::Interpreter;
-use zbmd_compiler::{CompileOptions, MachineChoice, compile_file, read_npy};
+use zbmd_compiler::{CompileOptions, compile_file, read_npy};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{Graph, Program};
 use zbmd_tests::data;
-use zbmd_tests::onnx::{NETWORKS, call_options, model_inputs, relative_error, to_f64};
+use zbmd_tests::figures::{median, text};
+use zbmd_tests::onnx::{NETWORKS, call_options, model_inputs, one_device, relative_error, to_f64};
 use zbmd_tests::rival_process::RivalProcess;
 
 /// Seconds of one turn, and turns for each model and number of threads.
@@ -31,10 +32,7 @@ const TURNS: usize = 7;
 
 /// For one device, whose cores share the work of an op as a rival's threads do.
 fn options(name: &str, cores: usize) -> CompileOptions {
-    let mut machine = zbmd_compiler::machine::detect_in_teams(cores);
-    machine.devices.truncate(1);
-    machine.links.clear();
-    call_options(name, MachineChoice::Given(machine))
+    call_options(name, one_device(cores))
 }
 
 /// Seconds of one call: many in one run, so that starting it does not count.
@@ -138,11 +136,6 @@ fn only_run(bundle: &str) {
     println!("{}", peak());
 }
 
-fn median(mut of: Vec<f64>) -> Option<f64> {
-    of.sort_by(f64::total_cmp);
-    of.get(of.len() / 2).copied()
-}
-
 fn agreement(graph: &Graph, outputs: &BTreeMap<String, Vec<u8>>, from: &Path) -> f64 {
     let sinks = graph.sinks().enumerate();
     let errors = sinks.filter_map(|(i, (_, sink))| {
@@ -238,17 +231,15 @@ fn row(dir: &Path, name: &str, threads: usize, nothing: u64) {
     let _ = std::fs::remove_dir_all(&folder);
     let plan = &program.plans[zbmd_ir::PlanId(0)];
     let arena: u64 = plan.calendars.iter().map(|c| c.arena_bytes).sum();
-    let text =
-        |v: Option<f64>, digits: usize| v.map_or(String::from("-"), |v| format!("{v:.digits$}"));
     println!(
         "{name:<20} {threads:>7} {:>10} {:>10} {:>7} {:>10} {:>7} {:>8} {compile_ms:>10.0} {:>9} {own:>9} {:>9}",
-        text(median(ours).map(|s| s * 1e6), 1),
-        text(median(theirs).map(|s| s * 1e6), 1),
+        text(median(ours) * 1e6, 1),
+        text(median(theirs) * 1e6, 1),
         text(median(ratios), 2),
-        text(median(tracts).map(|s| s * 1e6), 1),
+        text(median(tracts) * 1e6, 1),
         text(median(tract_ratios), 2),
         agrees.map_or(String::from("-"), |e| format!("{e:.0e}")),
         arena / 1024,
-        text(other.map(|k| k as f64), 0),
+        text(other.map_or(f64::NAN, |kib| kib as f64), 0),
     );
 }

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
 use zbmd_executor::{Engine, ProbeHandle, RunOptions};
 use zbmd_tests::cpu_time;
+use zbmd_tests::figures::load;
 use zbmd_tests::run::graph_file;
 
 /// Blocks a second in real time.
@@ -47,8 +48,7 @@ fn main() {
         plan.period_ns / 1000
     );
 
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("load {}", load.trim());
+    println!("load {}", load());
     let mut outputs = Vec::new();
     for turn in 0..TURNS {
         for looking in ALL {

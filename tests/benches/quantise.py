@@ -3,7 +3,7 @@
 Into FOLDER go NAME.f32.onnx, the model with its batch dimension fixed and, if its name begins with `light_`, with random
 weights; NAME.qdq.onnx and NAME.qop.onnx, quantised statically by ONNX Runtime with u8 activations and i8 weights, one scale
 for each filter, in both forms; and for each of them its inputs as NAME.*.in0.npy. Calibrated on random inputs, of which
-one more is the input.
+one more is the input. A model with an LSTM, which it quantises dynamically only, goes into NAME.dynamic.onnx instead.
 """
 import os
 import sys
@@ -14,6 +14,7 @@ from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantFormat,
     QuantType,
+    quantize_dynamic,
     quantize_static,
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -69,7 +70,12 @@ plain = os.path.join(folder, f"{name}.f32.onnx")
 onnx.save(model, plain)
 ready = os.path.join(folder, f"{name}.ready.onnx")
 quant_pre_process(plain, ready, skip_symbolic_shape=True)
-for form in ["qdq", "qop"]:
+has_lstm = any(node.op_type == "LSTM" for node in model.graph.node)
+forms = ["dynamic"] if has_lstm else ["qdq", "qop"]
+for form in forms:
+    if form == "dynamic":
+        quantize_dynamic(ready, os.path.join(folder, f"{name}.dynamic.onnx"), per_channel=True, weight_type=QuantType.QInt8)
+        continue
     quantize_static(
         ready,
         os.path.join(folder, f"{name}.{form}.onnx"),
@@ -81,5 +87,5 @@ for form in ["qdq", "qop"]:
     )
 for i, (value, shape, dtype) in enumerate(inputs(model)):
     array = sample(shape, dtype)
-    for form in ["f32", "qdq", "qop"]:
+    for form in ["f32", *forms]:
         np.save(os.path.join(folder, f"{name}.{form}.in{i}.npy"), array)

@@ -2,7 +2,7 @@
 //!
 //! `ZBMD_ORT=PYTHON cargo bench -p zbmd-tests --bench quantised [FILTER]`, where the Python has the packages `onnx`,
 //! `onnxruntime` and `openvino` (without that its columns stay empty). `benches/quantise.py` quantises each model
-//! statically, with random weights where the file's are constant. Everybody has one thread, and takes turns in the same
+//! statically, with random weights where the file's are constant; those that `benches/more_models.py` makes are read from the folder that `ZBMD_MODELS` names. Everybody has one thread, and takes turns in the same
 //! run; ours are the variants of kernels that calibration chose. Times are medians of the turns, ratios medians of the
 //! turns' ratios.
 //!
@@ -10,7 +10,7 @@
 //! ONNX Runtime's outputs from our floats, which is what quantising costs.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use zbmd_backends::interpret::Interpreter;
@@ -19,16 +19,18 @@ use zbmd_compiler::{CompileOptions, MachineChoice, calibrate_file, compile_file,
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::Program;
 use zbmd_ir::verify::Verified;
-use zbmd_tests::data;
-use zbmd_tests::onnx::{model_inputs, relative_error, to_f64};
+use zbmd_tests::figures::{load, median, median_ratio};
+use zbmd_tests::onnx::{model_inputs, network_files, one_device, relative_error, to_f64};
 use zbmd_tests::rival_process::RivalProcess;
 
-const MODELS: [&str; 5] = [
+const MODELS: [&str; 7] = [
     "mobilenet_v2",
     "light_squeezenet",
     "light_resnet50",
     "light_shufflenet",
     "bert_tiny",
+    "encoder",
+    "lstm",
 ];
 /// Seconds of one turn, and turns of everybody.
 const BUDGET: f64 = 0.5;
@@ -36,11 +38,8 @@ const TURNS: usize = 7;
 
 /// For one device of one core.
 fn options() -> CompileOptions {
-    let mut machine = zbmd_compiler::machine::detect_in_teams(1);
-    machine.devices.truncate(1);
-    machine.links.clear();
     CompileOptions {
-        machine: MachineChoice::Given(machine),
+        machine: one_device(1),
         block: Some(1),
         ..CompileOptions::default()
     }
@@ -139,29 +138,16 @@ fn start_rival(engine: &str, dir: &Path, name: &str) -> Option<RivalProcess> {
     (rival.answer() == "ready").then_some(rival)
 }
 
-fn median(of: &[f64]) -> f64 {
-    let mut sorted = of.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// The median of the ratios of turns.
-fn ratio(of: &[f64], to: &[f64]) -> f64 {
-    let ratios: Vec<f64> = of.iter().zip(to).map(|(a, b)| a / b).collect();
-    median(&ratios)
-}
-
 fn main() {
     let mut words = std::env::args().skip(1);
     let filter = words
         .find(|word| !word.starts_with('-'))
         .unwrap_or_default();
-    let (Some(models), Some(python)) = (data::file("models"), std::env::var_os("ZBMD_ORT")) else {
-        println!("without models or ZBMD_ORT there is nothing to quantise");
+    let Some(python) = std::env::var_os("ZBMD_ORT") else {
+        println!("without ZBMD_ORT there is nothing to quantise");
         return;
     };
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("load {}", load.trim());
+    println!("load {}", load());
     println!(
         "{:<24} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8} {:>8}",
         "model", "int8 us", "f32 us", "ort us", "ov us", "/f32", "/ort", "/ov", "agrees", "floats"
@@ -169,10 +155,12 @@ fn main() {
 
     let dir = std::env::temp_dir().join(format!("zbmd-quantised-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
-    for name in MODELS.into_iter().filter(|name| name.contains(&filter)) {
+    let is_asked =
+        |(_, name): &(PathBuf, String)| MODELS.contains(&name.as_str()) && name.contains(&filter);
+    for (path, name) in network_files(&[]).into_iter().filter(is_asked) {
         let made = Command::new(&python)
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/quantise.py"))
-            .arg(models.join(format!("{name}.onnx")))
+            .arg(path)
             .arg(&dir)
             .output()
             .expect("ZBMD_ORT can be run");
@@ -183,8 +171,11 @@ fn main() {
         let Some(floats) = Ours::new(&dir, &format!("{name}.f32")) else {
             continue;
         };
-        for form in ["qdq", "qop"] {
-            row(&dir, &format!("{name}.{form}"), &floats);
+        for form in ["qdq", "qop", "dynamic"] {
+            let quantised = format!("{name}.{form}");
+            if dir.join(format!("{quantised}.onnx")).exists() {
+                row(&dir, &quantised, &floats);
+            }
         }
     }
     let _ = std::fs::remove_dir_all(&dir);
@@ -228,13 +219,13 @@ fn row(dir: &Path, name: &str, floats: &Ours) {
     let [int8, f32, ort, openvino] = &times;
     println!(
         "{name:<24} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>7.2} {:>7.2} {:>7.2} {:>8.0e} {:>8.0e}",
-        median(int8) * 1e6,
-        median(f32) * 1e6,
-        median(ort) * 1e6,
-        median(openvino) * 1e6,
-        ratio(int8, f32),
-        ratio(int8, ort),
-        ratio(int8, openvino),
+        median(int8.clone()) * 1e6,
+        median(f32.clone()) * 1e6,
+        median(ort.clone()) * 1e6,
+        median(openvino.clone()) * 1e6,
+        median_ratio(int8, f32),
+        median_ratio(int8, ort),
+        median_ratio(int8, openvino),
         difference(&bytes),
         difference(floats),
     );

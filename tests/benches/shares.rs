@@ -21,6 +21,7 @@ use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
 use zbmd_ir::{CpuReservation, PlanId, Program, interference_ns};
 use zbmd_tests::child_run;
 use zbmd_tests::cpu_time::of_thread;
+use zbmd_tests::figures::load;
 use zbmd_tests::step_actor::{StepPorts, register};
 
 /// Blocks a second, and what each takes: 0.567 of a core.
@@ -88,8 +89,7 @@ fn bench() {
     )
     .expect("written");
 
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("load {}", load.trim());
+    println!("load {}", load());
     let interference_ms = interference_ns(&vec![reservations(&program); 3], 2)
         .map_or(f64::INFINITY, |waits| waits[0] as f64 / 1e6);
     println!("interference of three programs on two cores: at most {interference_ms:.2} ms");

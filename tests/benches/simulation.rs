@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use zbmd_tests::cpu_time;
+use zbmd_tests::figures::load;
 use zbmd_tests::sim::{Summary, large};
 
 const LOSSES: u32 = 20;
@@ -29,7 +30,7 @@ fn main() {
     let asked = std::env::args().find_map(|argument| argument.parse().ok());
     let histories: u64 = asked.unwrap_or(3);
 
-    print_load();
+    println!("load {}", load());
     println!("medians of {histories} histories, {LOSSES} losses in each");
     println!(
         "devices  hosts   wall s    CPU s     goal     events   events/CPU s   grows with devices^"
@@ -54,7 +55,7 @@ fn main() {
             measured.wall_s, measured.cpu_s
         );
     }
-    print_load();
+    println!("load {}", load());
 }
 
 fn measure(devices: u32, hosts: u32, histories: u64) -> Measured {
@@ -78,9 +79,4 @@ fn one_history(seed: u64, devices: u32, hosts: u32) -> Measured {
         cpu_s: cpu.as_secs_f64(),
         summary,
     }
-}
-
-fn print_load() {
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("load: {}", load.trim());
 }

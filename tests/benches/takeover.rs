@@ -11,13 +11,13 @@ mod linux {
 
     use rustix::process::Signal;
     use zbmd_tests::council_runs::CouncilRuns;
+    use zbmd_tests::figures::load;
 
     const KILLS: usize = 10;
     const LEASES_MS: [u64; 2] = [40, 80];
 
     pub(super) fn main() {
-        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        println!("load {}", load.trim());
+        println!("load {}", load());
         let mut times_ms = LEASES_MS.map(|_| Vec::new());
         // By turns, so that what else the computer does is shared by both.
         for _ in 0..KILLS {

@@ -15,6 +15,7 @@ use zbmd_compiler::{Compiled, Losses};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{Action, PlanId, Program, bundle, walk};
+use zbmd_tests::figures::{load, median};
 use zbmd_tests::run::{drive, random_inputs};
 use zbmd_tests::tiers::{Layers, compile, machine};
 
@@ -46,11 +47,6 @@ fn main() {
         }
     }
     println!("load {}", load());
-}
-
-fn load() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().unwrap_or("?").to_owned()
 }
 
 /// Bytes that a calendar fetches, in its order, and where they are in the bundle.
@@ -164,9 +160,4 @@ fn measure(folder: &Path, layers: &Layers, factor: u64) {
         fetching_ms,
         fetching_ms / read_ms
     );
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }

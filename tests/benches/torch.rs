@@ -29,6 +29,7 @@ use zbmd_ir::{
     BlobId, ChannelId, DType, DeviceId, Graph, PlanId, Program, Role, TiVec, TokenType, Value,
 };
 use zbmd_tests::data;
+use zbmd_tests::figures::{median, text};
 use zbmd_tests::gpu::{Idle, Player, with};
 use zbmd_tests::rival_process::RivalProcess;
 
@@ -310,15 +311,6 @@ fn work(program: &Program, registry: &Registry, math: Math) -> (f64, f64) {
     (flops.sum(), bytes as f64 * share)
 }
 
-fn median(mut all: Vec<f64>) -> Option<f64> {
-    all.sort_unstable_by(f64::total_cmp);
-    all.get(all.len() / 2).copied()
-}
-
-fn text(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(|| "-".to_owned(), |v| format!("{v:.digits$}"))
-}
-
 /// Seconds of one of so many periods, each waited for.
 fn ours(replay: &mut dyn Replay, period: &mut u64, calls: u64) -> f64 {
     let start = Instant::now();
@@ -363,17 +355,17 @@ impl Found {
     }
 
     fn print(self, name: &str, math: Math, floor: Option<f64>, more: &str) {
-        let us = |seconds: Option<f64>| text(seconds.map(|s| s * 1e6), 1);
+        let us = |seconds: f64| text(seconds * 1e6, 1);
         let ours = median(self.ours);
         let mut line = format!("{name:<16} {math:>5} {:>9}", us(ours));
         for (seconds, ratios) in self.theirs {
             line += &format!(" {:>9} {:>6}", us(median(seconds)), text(median(ratios), 2));
         }
-        let share = floor.zip(ours).map(|(floor, ours)| floor / ours);
+        let floor = floor.unwrap_or(f64::NAN);
         println!(
             "{line} {:>9} {:>6}{more}{}",
             us(floor),
-            text(share, 2),
+            text(floor / ours, 2),
             self.why
         );
     }
@@ -517,7 +509,7 @@ fn row(
         plains.push(plain.calls(calls));
         found.turn(best.calls(calls), rival.as_deref_mut(), &question);
     }
-    let plain = text(median(plains).map(|s| s * 1e6), 1);
+    let plain = text(median(plains) * 1e6, 1);
     let launched = if early { ", launched early" } else { "" };
     more += &format!("  {variants} variants{launched}; default kernels {plain} us");
     found.print(name, math, floor, &more);

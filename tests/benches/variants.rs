@@ -14,6 +14,7 @@ use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{DType, Program};
 use zbmd_tests::data;
+use zbmd_tests::figures::median;
 use zbmd_tests::onnx::call_options;
 
 const MODELS: [&str; 9] = [
@@ -72,11 +73,6 @@ fn run(program: &Verified<Program>, inputs: &BTreeMap<String, Vec<u8>>, count: u
         let outcome = session.join().expect("the run ends well");
         outcome.report.elapsed_ns as f64 * 1e-9 / count as f64
     })
-}
-
-fn median(mut of: Vec<f64>) -> f64 {
-    of.sort_by(f64::total_cmp);
-    of[of.len() / 2]
 }
 
 fn main() {

@@ -15,6 +15,7 @@ pub mod csdf;
 pub mod data;
 pub mod dsa;
 pub mod dsa_cuts;
+pub mod figures;
 pub mod free_port;
 pub mod gates;
 pub mod gpu;

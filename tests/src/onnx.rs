@@ -1,7 +1,8 @@
 //! ONNX models and cases: reading tensors, running a graph once through the interpreter, comparing.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use bytes::Bytes;
 use rten_onnx::onnx::{DataType, TensorProto};
@@ -12,6 +13,8 @@ use zbmd_compiler::onnx::{OnnxError, SetValue, check_onnx_bytes};
 use zbmd_compiler::{CompileOptions, MachineChoice, graph_of_onnx, read_npy};
 use zbmd_ir::{Actor, BlobId, DType, Graph, TiVec, TokenType};
 
+use crate::data;
+use crate::rival_process::RivalProcess;
 use crate::run::Streams;
 
 /// Networks of the shared data folder that benchmarks run, by name.
@@ -27,6 +30,67 @@ pub const NETWORKS: [&str; 10] = [
     "light_zfnet512",
     "light_resnet50",
 ];
+
+/// Files and names of the networks that benchmarks run whose names contain one of these words, or of all: those of the
+/// shared data folder, and those of the folder that `ZBMD_MODELS` names. None without the data folder.
+///
+/// # Panics
+/// If `ZBMD_MODELS` names no folder.
+pub fn network_files(words: &[String]) -> Vec<(PathBuf, String)> {
+    let Some(shared) = data::file("models") else {
+        return Vec::new();
+    };
+    let shared = NETWORKS.map(|name| (shared.clone(), name.to_owned()));
+
+    let more_folder = std::env::var_os("ZBMD_MODELS").map(PathBuf::from);
+    let more = more_folder.into_iter().flat_map(|folder| {
+        let entries = std::fs::read_dir(&folder).expect("ZBMD_MODELS is a folder");
+        let files = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let stems = files.filter_map(|file| Some(file.strip_suffix(".onnx")?.to_owned()));
+        let unknown = stems.filter(|name| !NETWORKS.contains(&name.as_str()));
+        let mut names: Vec<String> = unknown.collect();
+        names.sort();
+        names.into_iter().map(move |name| (folder.clone(), name))
+    });
+
+    shared
+        .into_iter()
+        .chain(more)
+        .filter(|(_, name)| words.is_empty() || words.iter().any(|word| name.contains(word)))
+        .map(|(folder, name)| (folder.join(format!("{name}.onnx")), name))
+        .collect()
+}
+
+/// This computer as one CPU device of so many cores.
+pub fn one_device(cores: usize) -> MachineChoice {
+    let mut machine = zbmd_compiler::machine::detect_in_teams(cores);
+    machine.devices.truncate(1);
+    machine.links.clear();
+    MachineChoice::Given(machine)
+}
+
+/// An engine of `benches/calls_rival.py` with a network, if `ZBMD_RIVALS` names a Python that has it and it takes the
+/// network. The first output of a call goes into the file `result`.
+///
+/// # Panics
+/// If what `ZBMD_RIVALS` names cannot be run.
+pub fn start_engine(
+    engine: &str,
+    path: &Path,
+    threads: usize,
+    result: &Path,
+) -> Option<RivalProcess> {
+    let mut command = Command::new(std::env::var_os("ZBMD_RIVALS")?);
+    command
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/calls_rival.py"))
+        .arg(engine)
+        .arg(path)
+        .arg(threads.to_string())
+        .arg(result)
+        .stderr(Stdio::null());
+    let mut rival = RivalProcess::start(&mut command).expect("ZBMD_RIVALS can be run");
+    (rival.answer() == "ready").then_some(rival)
+}
 
 /// How a shared model is compiled for a machine in blocks of one call; those with open dimensions have them bound.
 pub fn call_options(name: &str, machine: MachineChoice) -> CompileOptions {

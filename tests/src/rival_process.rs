@@ -50,6 +50,11 @@ impl RivalProcess {
         self.ask(&calls.to_string()).ok()?.parse().ok()
     }
 
+    /// Seconds in which it makes its session of the model anew and calls it once, where that is a question.
+    pub fn make_seconds(&mut self) -> Option<f64> {
+        self.ask("make").ok()?.parse().ok()
+    }
+
     /// Ends it; what it says last.
     pub fn finish(mut self) -> String {
         self.ask = None;

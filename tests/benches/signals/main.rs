@@ -24,6 +24,7 @@ use std::cell::LazyCell;
 use std::time::Duration;
 
 use zbmd_tests::cpu_time;
+use zbmd_tests::figures::{load, median};
 
 use crate::ours::Ours;
 use crate::quality::Quality;
@@ -240,15 +241,4 @@ fn print_quality(name: &str, quality: Quality) {
         "  quality of {name}: pass band within {:.4} dB to 20 kHz; other than the tone {:.1} dB to 20 kHz, {:.1} dB from there to 22.05 kHz",
         quality.ripple_db, quality.residue_db, quality.images_db
     );
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// The machine's load in the last minute.
-fn load() -> String {
-    let loads = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    loads.split(' ').next().unwrap_or("?").to_owned()
 }
