@@ -61,6 +61,16 @@ fn quantised_models_agree_with_onnx_runtime() {
 }
 
 #[test]
+fn quantised_lstms_agree_with_onnx_runtime() {
+    let want = to_f64(&array("recurrent.dynamic.out.npy"), DType::F32);
+    let (graph, found) = run("recurrent", "dynamic", &[]);
+    // 70 steps of two sequences, two ways and then one: more than one block of steps, and a shorter one.
+    assert_eq!(ops(&graph).get("NnDynamicQuantizeLSTM"), Some(&2));
+    let error = relative_error(&found, &want);
+    assert!(error < 0.02, "{error:.1e}");
+}
+
+#[test]
 fn no_convolution_or_product_of_a_quantised_image_network_is_left_in_floats() {
     for form in ["qdq_u8", "qdq_i8", "qdq_u8u8", "qop_u8", "qop_i8"] {
         let (graph, _) = run("image", form, &[]);

@@ -52,6 +52,7 @@ const INPUTS: &[(&str, &str)] = &[
     ("NnGlobalLpPool", "x:T[1,2,4,4]"),
     ("NnGlobalMaxPool", "x:T[1,2,4,4]"),
     ("NnGridSample", "x:T[1,1,4,4] grid:T[1,2,2,2]"),
+    ("NnDynamicQuantizeLSTM", "x:T[2,1,1]"),
     ("NnGroupNormalization", "x:T[1,2,4,4] scale:T[2] bias:T[2]"),
     (
         "NnInstanceNormalization",

@@ -21,6 +21,7 @@
 mod add;
 mod conv;
 mod depthwise;
+mod dynamic;
 mod lanes;
 mod lookup;
 mod packed;
@@ -40,6 +41,7 @@ use zbmd_op::OpError;
 
 pub(super) use add::{qlinear_add, qlinear_multiply};
 pub(super) use conv::conv_channels_last;
+pub(super) use dynamic::{DynamicMatrix, DynamicWeights};
 pub(super) use lookup::byte_lookup;
 pub(super) use pool::{byte_max_pool, qlinear_global_mean};
 pub(super) use product::{packed_matmul, packed_matmul_integer};

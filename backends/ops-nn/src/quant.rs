@@ -237,20 +237,12 @@ pub(super) fn dynamic(cx: &Cx<'_>) -> Planned {
     let wanted = cx.wanted.clone();
     let body = move |tensors: &mut Tensors<'_>| {
         let input = tensors.get::<f32>(0);
-        // The range includes 0, which is then exact.
-        let Range { low, high } = Range::of(input);
-        // All elements are 0: any scale gives them back, and 0 would not divide.
-        let scale = match high == low {
-            true => 1.0,
-            false => (high - low) / 255.0,
-        };
-        // low maps to 0 and high to 255: zero = −low / scale.
-        let zero = (-low / scale).clamp(0.0, 255.0).round_ties_even();
+        let (scale, zero) = Range::of(input).quantisation();
         for (i, &output) in wanted.iter().enumerate() {
             match output {
                 0 => {
                     let output = tensors.out_bytes(i);
-                    integer::quantise(input, scale, zero as i32, DType::U8, output);
+                    integer::quantise(input, scale, zero, DType::U8, output);
                 }
                 1 => tensors.out::<f32>(i).fill(scale),
                 _ => tensors.out::<u8>(i).fill(zero as u8),

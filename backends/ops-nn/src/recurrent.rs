@@ -1,27 +1,78 @@
 //! Recurrent layers over whole sequences: RNN, GRU, LSTM. Matrices are packed when they are constants.
+//!
+//! The products of the input with its matrix wait for nothing: those of some steps are made at once, for all sequences. What is
+//! left of a step is one product of all hidden states, and the gates.
 
+mod gates;
+mod matrices;
 mod spec;
 
 use super::cx::{Body, Cx, Plan, Planned, Tensors, constant_f32, index_at, token};
-use super::gemm::{Extra, Left, MatrixLayout, ProductSize, gemm, pack, packed_len};
-use super::num::Float;
+use super::gemm::{MatrixLayout, pack, packed_len};
+use super::integer::{DynamicMatrix, DynamicWeights, Range};
+use gates::{ResetHidden, StepGates};
+use matrices::{GateMatrix, GateRows};
+use zbmd_ir::TokenType;
 
 pub(super) use spec::{Cell, Direction, Gate, RecurrentSpec};
 
-fn apply_gate(gate: Gate, sum: f32) -> f32 {
-    match gate {
-        Gate::Sigmoid => sum.sigmoid(),
-        Gate::Tanh => sum.tanh(),
-        Gate::Relu => sum.max(0.0),
-        Gate::HardSigmoid => (0.2 * sum + 0.5).clamp(0.0, 1.0),
-        Gate::Softsign => sum / (1.0 + sum.abs()),
-    }
-}
+/// Operands of `DynamicQuantizeLSTM`: a matrix, its scales and its zero points.
+const INPUT_MATRIX: [usize; 3] = [1, 8, 9];
+const STATE_MATRIX: [usize; 3] = [2, 10, 11];
 
 /// A recurrent layer of any cell.
 pub(super) fn recurrent(cx: &Cx<'_>, spec: &RecurrentSpec) -> Planned {
+    let own_spec = spec.clone();
+    let wanted = cx.wanted.clone();
+    let input_weights = cx.operand(1)?.clone();
+    let state_weights = cx.operand(2)?.clone();
+    let make_body = move || {
+        let mut body = Recurrent {
+            spec: own_spec.clone(),
+            wanted: wanted.clone(),
+            matrices: Matrices::Operands,
+        };
+        let constants = (constant_f32(&input_weights), constant_f32(&state_weights));
+        if let (Some(input_matrix), Some(state_matrix)) = constants {
+            let mut packed = vec![0.0; body.packed_len()];
+            body.pack(&input_matrix, &state_matrix, &mut packed);
+            body.matrices = Matrices::Packed(packed);
+        }
+        Ok(Box::new(body) as Box<dyn Body>)
+    };
+    Ok(Plan::lazy(outputs(cx, spec), make_body).flops(flops(spec)))
+}
+
+/// `DynamicQuantizeLSTM` of the domain `com.microsoft`: the matrices are bytes, and what meets them is quantised as it
+/// comes, the input by the range of the whole sequence, hidden states by that of their step.
+pub(super) fn quantised_lstm(cx: &Cx<'_>) -> Planned {
+    let spec = RecurrentSpec::of_quantised_lstm(cx)?;
+    let outs = outputs(cx, &spec);
+    // Four products of bytes take the time of one of floats.
+    let plan_flops = flops(&spec) / 4.0;
+    let wanted = cx.wanted.clone();
+    let input_weights = DynamicWeights::of(cx, INPUT_MATRIX)?;
+    let state_weights = DynamicWeights::of(cx, STATE_MATRIX)?;
+    let make_body = move || {
+        let tail_steps = spec.steps % spec.block_steps();
+        let input_rows = [spec.block_steps(), tail_steps].map(|steps| steps * spec.batch);
+        let body = Recurrent {
+            spec: spec.clone(),
+            wanted: wanted.clone(),
+            matrices: Matrices::Bytes {
+                input: input_weights.matrices(&input_rows)?,
+                state: state_weights.matrices(&[spec.batch])?,
+            },
+        };
+        Ok(Box::new(body) as Box<dyn Body>)
+    };
+    Ok(Plan::lazy(outs, make_body).flops(plan_flops))
+}
+
+/// Types of the outputs that are wanted.
+fn outputs(cx: &Cx<'_>, spec: &RecurrentSpec) -> Vec<TokenType> {
     let wanted = cx.wanted.iter();
-    let outs = wanted
+    wanted
         .map(|&output| {
             let dims = if output == 0 {
                 spec.sequence_dims()
@@ -30,40 +81,34 @@ pub(super) fn recurrent(cx: &Cx<'_>, spec: &RecurrentSpec) -> Planned {
             };
             token(spec.dtype, &dims)
         })
-        .collect();
-
-    // One multiply-add for each weight of both matrices, in each step of each sequence.
-    let gate_rows = spec.steps * spec.batch * spec.ways * spec.cell.gates() * spec.hidden;
-    let flops = 2.0 * (gate_rows * (spec.input + spec.hidden)) as f64;
-
-    let mut body = Recurrent {
-        spec: spec.clone(),
-        wanted: cx.wanted.clone(),
-        packed: None,
-    };
-    let input_weights = cx.operand(1)?.clone();
-    let state_weights = cx.operand(2)?.clone();
-    let make_body = move || {
-        let constants = (constant_f32(&input_weights), constant_f32(&state_weights));
-        if let (Some(input_matrix), Some(state_matrix)) = constants {
-            let mut packed = vec![0.0; body.packed_len()];
-            body.pack(&input_matrix, &state_matrix, &mut packed);
-            body.packed = Some(packed);
-        }
-        Ok(Box::new(body) as Box<dyn Body>)
-    };
-    Ok(Plan::lazy(outs, make_body).flops(flops))
+        .collect()
 }
 
-#[derive(Clone)]
+/// One multiply-add for each weight of both matrices, in each step of each sequence.
+fn flops(spec: &RecurrentSpec) -> f64 {
+    let gate_rows = spec.steps * spec.batch * spec.ways * spec.gate_width();
+    2.0 * (gate_rows * (spec.input + spec.hidden)) as f64
+}
+
 struct Recurrent {
     spec: RecurrentSpec,
     wanted: Vec<usize>,
-    /// The matrices of all ways, where they are constants.
-    packed: Option<Vec<f32>>,
+    matrices: Matrices,
 }
 
-/// The operands that a sequence is computed from, beside the matrices.
+/// Where the matrices of all ways are.
+enum Matrices {
+    /// They come by ports, and are packed in each firing.
+    Operands,
+    /// For each way that of the input, then the recurrent one.
+    Packed(Vec<f32>),
+    Bytes {
+        input: Vec<DynamicMatrix>,
+        state: Vec<DynamicMatrix>,
+    },
+}
+
+/// The operands that sequences are computed from, beside the matrices.
 struct Operands<'a> {
     sequence: &'a [f32],
     biases: &'a [f32],
@@ -72,6 +117,8 @@ struct Operands<'a> {
     first_hidden: &'a [f32],
     first_cell: &'a [f32],
     peepholes: &'a [f32],
+    /// Where the input is quantised: its range.
+    range: Option<Range>,
 }
 
 /// The outputs; those that are not wanted are empty.
@@ -81,23 +128,25 @@ struct Outputs<'a> {
     last_cell: &'a mut [f32],
 }
 
-/// What a sequence keeps from step to step, and memory for one step.
+/// What the sequences keep from step to step, one after the other, and memory for some steps.
 struct State<'a> {
     hidden: &'a mut [f32],
     cell: &'a mut [f32],
-    /// Sums of all gates from the input, and from the hidden state.
+    /// Sums of all gates from the input, of some steps, and from the hidden states.
     from_input: &'a mut [f32],
     from_hidden: &'a mut [f32],
-    /// GRU whose reset gate acts first: the hidden state behind the gate, and its product.
+    /// GRU whose reset gate acts first: the hidden states behind the gate, and their products.
     reset_hidden: &'a mut [f32],
     from_reset: &'a mut [f32],
+    /// What products need.
+    scratch: &'a mut [u8],
 }
 
-/// The weights of one way through the sequence.
+/// The weights of one way through the sequences.
 struct Way<'a> {
     number: usize,
-    input_matrix: &'a [f32],
-    state_matrix: &'a [f32],
+    input_matrix: GateMatrix<'a>,
+    state_matrix: GateMatrix<'a>,
     input_bias: Option<&'a [f32]>,
     state_bias: Option<&'a [f32]>,
     peepholes: &'a [f32],
@@ -105,31 +154,15 @@ struct Way<'a> {
     is_reversed: bool,
 }
 
-/// What meets in a step of one batch.
-struct StepGates<'a> {
-    /// Sums of all gates from the input, and from the hidden state.
-    from_input: &'a [f32],
-    from_hidden: &'a [f32],
-    peepholes: &'a [f32],
-    activations: &'a [Gate],
-    /// The new gate from the hidden state behind the reset gate, where that acts first.
-    from_reset: Option<&'a [f32]>,
-}
-
 impl Recurrent {
-    /// Gates of a step, in elements.
-    fn gate_width(&self) -> usize {
-        self.spec.cell.gates() * self.spec.hidden
-    }
-
     /// The input matrix of one way, which ONNX stores with a row for each gate: transposed for a product from the left.
     fn input_layout(&self) -> MatrixLayout {
-        MatrixLayout::column_major(self.spec.input, self.gate_width())
+        MatrixLayout::column_major(self.spec.input, self.spec.gate_width())
     }
 
     /// The recurrent matrix of one way, transposed likewise.
     fn state_layout(&self) -> MatrixLayout {
-        MatrixLayout::column_major(self.spec.hidden, self.gate_width())
+        MatrixLayout::column_major(self.spec.hidden, self.spec.gate_width())
     }
 
     /// Floats of the packed matrices of all ways.
@@ -148,7 +181,7 @@ impl Recurrent {
         for (way, packed_way) in packed.chunks_exact_mut(way_length).enumerate() {
             let (packed_input, packed_state) = packed_way.split_at_mut(input_length);
             // W is [ways, gates · hidden, input], R [ways, gates · hidden, hidden].
-            let first_row = way * self.gate_width();
+            let first_row = way * self.spec.gate_width();
             let way_input = &input_matrix[first_row * self.spec.input..];
             let way_state = &state_matrix[first_row * self.spec.hidden..];
             pack(way_input, input_layout, packed_input);
@@ -156,15 +189,23 @@ impl Recurrent {
         }
     }
 
+    /// The matrices of one way: that of the input, and the recurrent one. `packed` are those of floats.
+    fn way_matrices<'a>(&'a self, number: usize, packed: &'a [f32]) -> [GateMatrix<'a>; 2] {
+        if let Matrices::Bytes { input, state } = &self.matrices {
+            return [&input[number], &state[number]].map(GateMatrix::Bytes);
+        }
+        let input_length = packed_len(self.spec.input, self.spec.gate_width());
+        let way_length = input_length + packed_len(self.spec.hidden, self.spec.gate_width());
+        let way_packed = &packed[number * way_length..][..way_length];
+        let (input, state) = way_packed.split_at(input_length);
+        [input, state].map(GateMatrix::Floats)
+    }
+
     /// The weights of one way. Biases, peepholes and activations of all ways are one after the other.
     fn way<'a>(&'a self, number: usize, packed: &'a [f32], operands: &Operands<'a>) -> Way<'a> {
-        let input_length = packed_len(self.spec.input, self.gate_width());
-        let way_length = input_length + packed_len(self.spec.hidden, self.gate_width());
-        let matrices = &packed[number * way_length..][..way_length];
-        let (input_matrix, state_matrix) = matrices.split_at(input_length);
-
+        let [input_matrix, state_matrix] = self.way_matrices(number, packed);
         // B has the biases of W and then those of R for each way; each goes with its own product.
-        let bias_length = 2 * self.gate_width();
+        let bias_length = 2 * self.spec.gate_width();
         let biases = part_of(operands.biases, number, bias_length);
         let (input_bias, state_bias) = biases.split_at(biases.len() / 2);
 
@@ -201,16 +242,6 @@ impl Recurrent {
         number * self.spec.hidden
     }
 
-    /// Element at which the input of a step of a batch begins.
-    fn input_start(&self, step: usize, batch: usize) -> usize {
-        let number = if self.spec.batchwise {
-            batch * self.spec.steps + step
-        } else {
-            step * self.spec.batch + batch
-        };
-        number * self.spec.input
-    }
-
     /// Steps of the sequence of a batch.
     fn sequence_length(&self, lengths: &[u8], batch: usize) -> usize {
         let steps = self.spec.steps;
@@ -219,181 +250,220 @@ impl Recurrent {
         })
     }
 
-    /// One sequence in one direction.
-    fn run_sequence(
+    /// All sequences in one direction.
+    fn run_way(
         &self,
         way: &Way<'_>,
-        batch: usize,
         operands: &Operands<'_>,
         state: &mut State<'_>,
         outputs: &mut Outputs<'_>,
     ) {
-        let hidden_size = self.spec.hidden;
-        let state_start = self.state_start(way.number, batch);
-        copy_state(operands.first_hidden, state_start, state.hidden);
-        copy_state(operands.first_cell, state_start, state.cell);
+        let spec = &self.spec;
+        for batch in 0..spec.batch {
+            let start = self.state_start(way.number, batch);
+            copy_state(
+                operands.first_hidden,
+                start,
+                row_of(state.hidden, batch, spec.hidden),
+            );
+            copy_state(
+                operands.first_cell,
+                start,
+                row_of(state.cell, batch, spec.hidden),
+            );
+        }
 
-        let length = self.sequence_length(operands.lengths, batch);
-        for k in 0..self.spec.steps {
-            // A reversed way begins with the last step that the sequence has; what is behind it stays in order.
-            let is_turned = way.is_reversed && k < length;
-            let step = if is_turned { length - 1 - k } else { k };
+        let mut first_step = 0;
+        for k in 0..spec.steps {
+            let step = if way.is_reversed {
+                spec.steps - 1 - k
+            } else {
+                k
+            };
+            if k.is_multiple_of(spec.block_steps()) {
+                let count = spec.block_steps().min(spec.steps - k);
+                first_step = if way.is_reversed {
+                    step + 1 - count
+                } else {
+                    step
+                };
+                self.put_input_sums(way, first_step, count, operands, state);
+            }
+            self.run_step(way, step, step - first_step, operands, state, outputs);
+        }
+
+        for batch in 0..spec.batch {
+            let start = self.state_start(way.number, batch);
+            let state_range = start..start + spec.hidden;
+            if let Some(last) = outputs.last_hidden.get_mut(state_range.clone()) {
+                last.copy_from_slice(row_of(state.hidden, batch, spec.hidden));
+            }
+            if let Some(last) = outputs.last_cell.get_mut(state_range) {
+                last.copy_from_slice(row_of(state.cell, batch, spec.hidden));
+            }
+        }
+    }
+
+    /// The products of some steps of all sequences with the input matrix.
+    fn put_input_sums(
+        &self,
+        way: &Way<'_>,
+        first_step: usize,
+        count: usize,
+        operands: &Operands<'_>,
+        state: &mut State<'_>,
+    ) {
+        let spec = &self.spec;
+        let width = spec.gate_width();
+        // Steps side by side for each batch, or batches side by side for each step: then all rows are one stretch.
+        let (products, rows, row_step) = match spec.batchwise {
+            true => (spec.batch, count, spec.batch),
+            false => (1, count * spec.batch, 1),
+        };
+        for product in 0..products {
+            let first_row = match spec.batchwise {
+                true => product * spec.steps + first_step,
+                false => first_step * spec.batch,
+            };
+            let rows = GateRows {
+                count: rows,
+                depth: spec.input,
+                elements: &operands.sequence[first_row * spec.input..],
+                row_step: spec.input,
+                range: operands.range,
+            };
+            let sums = &mut state.from_input[product * width..];
+            let place = (sums, row_step * width);
+            way.input_matrix
+                .multiply(rows, width, way.input_bias, place, state.scratch);
+        }
+    }
+
+    /// One step of all sequences: the products of their hidden states, then the gates. `row` is the number of the step among
+    /// those whose products with the input are there.
+    fn run_step(
+        &self,
+        way: &Way<'_>,
+        step: usize,
+        row: usize,
+        operands: &Operands<'_>,
+        state: &mut State<'_>,
+        outputs: &mut Outputs<'_>,
+    ) {
+        let spec = &self.spec;
+        let width = spec.gate_width();
+        // The recurrent product takes the states of the step before, which no gate has changed yet.
+        let rows = self.state_rows(state.hidden);
+        let place = (&mut *state.from_hidden, width);
+        way.state_matrix
+            .multiply(rows, width, way.state_bias, place, state.scratch);
+
+        let from_input = &mut state.from_input[row * spec.batch * width..][..spec.batch * width];
+        let resets_first = spec.cell == Cell::Gru && !spec.reset_after;
+        if resets_first {
+            // The reset gate acts before the product: that of its gate alone is done again.
+            for batch in 0..spec.batch {
+                let sums = batch * width + spec.hidden..batch * width + 2 * spec.hidden;
+                let gate = ResetHidden {
+                    from_input: &from_input[sums.clone()],
+                    from_hidden: &state.from_hidden[sums],
+                    activation: way.activations[0],
+                    hidden: row_of(state.hidden, batch, spec.hidden),
+                    reset_hidden: row_of(state.reset_hidden, batch, spec.hidden),
+                };
+                gate.make(spec);
+            }
+            let rows = self.state_rows(state.reset_hidden);
+            let place = (&mut *state.from_reset, width);
+            way.state_matrix
+                .multiply(rows, width, way.state_bias, place, state.scratch);
+        }
+
+        for batch in 0..spec.batch {
             let output_start = self.output_start(way.number, step, batch);
             let output = outputs
                 .hidden_states
-                .get_mut(output_start..output_start + hidden_size);
-
-            // ONNX has zeros behind the end of a shorter sequence; the state stays that of its last real step.
-            if k >= length {
+                .get_mut(output_start..output_start + spec.hidden);
+            // ONNX has zeros behind the end of a shorter sequence; the state stays that of its last real step, and a
+            // reversed way begins there.
+            if step >= self.sequence_length(operands.lengths, batch) {
                 if let Some(output) = output {
                     output.fill(0.0);
                 }
                 continue;
             }
-            let step_input = &operands.sequence[self.input_start(step, batch)..];
-            self.step(way, step_input, state);
-            if let Some(output) = output {
-                output.copy_from_slice(state.hidden);
-            }
-        }
 
-        let state_range = state_start..state_start + hidden_size;
-        if let Some(last) = outputs.last_hidden.get_mut(state_range.clone()) {
-            last.copy_from_slice(state.hidden);
-        }
-        if let Some(last) = outputs.last_cell.get_mut(state_range) {
-            last.copy_from_slice(state.cell);
-        }
-    }
-
-    /// One step: the products with both matrices, then the gates.
-    fn step(&self, way: &Way<'_>, step_input: &[f32], state: &mut State<'_>) {
-        let hidden_size = self.spec.hidden;
-        self.gate_sums(
-            Left::dense(step_input, self.spec.input),
-            way.input_matrix,
-            way.input_bias,
-            state.from_input,
-        );
-        // The recurrent product takes the state of the step before, which no gate has changed yet.
-        let hidden_row = Left::dense(state.hidden, hidden_size);
-        self.gate_sums(
-            hidden_row,
-            way.state_matrix,
-            way.state_bias,
-            state.from_hidden,
-        );
-
-        let mut from_reset = None;
-        if self.spec.cell == Cell::Gru && !self.spec.reset_after {
-            // The reset gate acts before the product: that of its gate alone is done again.
-            for i in 0..hidden_size {
-                let sum = state.from_input[hidden_size + i] + state.from_hidden[hidden_size + i];
-                let reset = apply_gate(way.activations[0], self.bounded(sum));
-                state.reset_hidden[i] = reset * state.hidden[i];
-            }
-            let reset_row = Left::dense(state.reset_hidden, hidden_size);
-            self.gate_sums(
-                reset_row,
-                way.state_matrix,
-                way.state_bias,
-                state.from_reset,
-            );
-            // Gates are in the order update, reset, new.
-            from_reset = Some(&state.from_reset[2 * hidden_size..3 * hidden_size]);
-        }
-
-        let gates = StepGates {
-            from_input: state.from_input,
-            from_hidden: state.from_hidden,
-            peepholes: way.peepholes,
-            activations: way.activations,
-            from_reset,
-        };
-        self.join_gates(&gates, state.hidden, state.cell);
-    }
-
-    /// The sums of all gates: one row times a packed matrix.
-    fn gate_sums(&self, row: Left<'_>, matrix: &[f32], bias: Option<&[f32]>, sums: &mut [f32]) {
-        let size = ProductSize {
-            rows: 1,
-            depth: row.row_step,
-            columns: self.gate_width(),
-        };
-        let extra = Extra {
-            column_bias: bias,
-            ..Extra::default()
-        };
-        gemm(size, row, matrix, sums, size.columns, extra);
-    }
-
-    fn bounded(&self, sum: f32) -> f32 {
-        if self.spec.clip > 0.0 {
-            sum.clamp(-self.spec.clip, self.spec.clip)
-        } else {
-            sum
-        }
-    }
-
-    /// Joins the gates of one batch; biases are in both parts. The formulas are those of the ONNX operators.
-    fn join_gates(&self, gates: &StepGates<'_>, hidden: &mut [f32], cell: &mut [f32]) {
-        let StepGates {
-            from_input,
-            from_hidden,
-            peepholes,
-            activations,
-            from_reset,
-        } = *gates;
-        let hidden_size = self.spec.hidden;
-        let peephole = |gate: usize, i: usize| {
-            let weight = peepholes.get(gate * hidden_size + i);
-            weight.copied().unwrap_or(0.0)
-        };
-
-        for i in 0..hidden_size {
-            let sum = |gate: usize| {
-                from_input[gate * hidden_size + i] + from_hidden[gate * hidden_size + i]
+            let hidden = row_of(state.hidden, batch, spec.hidden);
+            let gates = StepGates {
+                from_input: row_of(from_input, batch, width),
+                from_hidden: row_of(state.from_hidden, batch, width),
+                from_reset: resets_first.then_some(&state.from_reset[batch * width..][..width]),
+                peepholes: way.peepholes,
+                activations: way.activations,
+                hidden,
+                cell: row_of(state.cell, batch, spec.hidden),
             };
-            match self.spec.cell {
-                Cell::Rnn => hidden[i] = apply_gate(activations[0], self.bounded(sum(0))),
-
-                Cell::Gru => {
-                    let update = apply_gate(activations[0], self.bounded(sum(0)));
-                    // g(x·W + (r ⊙ h)·R) where the reset gate acts first, g(x·W + r ⊙ (h·R)) otherwise.
-                    let input_part = from_input[2 * hidden_size + i];
-                    let new_sum = match from_reset {
-                        Some(from_reset) => input_part + from_reset[i],
-                        None => {
-                            let reset = apply_gate(activations[0], self.bounded(sum(1)));
-                            input_part + reset * from_hidden[2 * hidden_size + i]
-                        }
-                    };
-                    let new_hidden = apply_gate(activations[1], self.bounded(new_sum));
-                    hidden[i] = (1.0 - update) * new_hidden + update * hidden[i];
-                }
-
-                // Gates are in the order input, output, forget, cell; peepholes in that of the first three.
-                Cell::Lstm => {
-                    let input_sum = sum(0) + peephole(0, i) * cell[i];
-                    let input_gate = apply_gate(activations[0], self.bounded(input_sum));
-                    // `input_forget` couples the gates: what comes in takes the place of what is forgotten.
-                    let forget_gate = if self.spec.couple {
-                        1.0 - input_gate
-                    } else {
-                        let forget_sum = sum(2) + peephole(2, i) * cell[i];
-                        apply_gate(activations[0], self.bounded(forget_sum))
-                    };
-                    let candidate = apply_gate(activations[1], self.bounded(sum(3)));
-                    let next_cell = forget_gate * cell[i] + input_gate * candidate;
-
-                    // The output gate looks at the new cell state already.
-                    let output_sum = sum(1) + peephole(1, i) * next_cell;
-                    let output_gate = apply_gate(activations[0], self.bounded(output_sum));
-                    cell[i] = next_cell;
-                    hidden[i] = output_gate * apply_gate(activations[2], next_cell);
-                }
+            gates.join(spec);
+            if let Some(output) = output {
+                output.copy_from_slice(row_of(state.hidden, batch, spec.hidden));
             }
         }
+    }
+
+    /// The hidden states of all sequences, as rows of a product.
+    fn state_rows<'a>(&self, hidden: &'a [f32]) -> GateRows<'a> {
+        GateRows {
+            count: self.spec.batch,
+            depth: self.spec.hidden,
+            elements: hidden,
+            row_step: self.spec.hidden,
+            range: None,
+        }
+    }
+
+    /// The range by which a quantised input is: that of the steps which some sequence has.
+    fn input_range(&self, sequence: &[f32], lengths: &[u8]) -> Option<Range> {
+        let Matrices::Bytes { .. } = self.matrices else {
+            return None;
+        };
+        let longest = (0..self.spec.batch).map(|batch| self.sequence_length(lengths, batch));
+        let steps = longest.max().unwrap_or(0);
+        Some(Range::of(
+            &sequence[..steps * self.spec.batch * self.spec.input],
+        ))
+    }
+
+    /// Bytes of scratch memory for products.
+    fn product_scratch_bytes(&self) -> usize {
+        let Matrices::Bytes { input, state } = &self.matrices else {
+            return 0;
+        };
+        let spec = &self.spec;
+        let input_bytes = input[0].scratch_bytes(spec.block_steps() * spec.batch);
+        input_bytes.max(state[0].scratch_bytes(spec.batch))
+    }
+
+    /// Floats of packed matrices in the scratch memory: none where they are constants.
+    fn own_packed_len(&self) -> usize {
+        match self.matrices {
+            Matrices::Operands => self.packed_len(),
+            _ => 0,
+        }
+    }
+
+    /// Floats of the parts of [`State`], in the order of its fields.
+    fn state_lengths(&self) -> [usize; 6] {
+        let spec = &self.spec;
+        let states = spec.batch * spec.hidden;
+        let sums = spec.batch * spec.gate_width();
+        [
+            states,
+            states,
+            spec.block_steps() * sums,
+            sums,
+            states,
+            sums,
+        ]
     }
 }
 
@@ -401,6 +471,11 @@ impl Recurrent {
 fn part_of(operand: &[f32], number: usize, length: usize) -> &[f32] {
     let part = operand.get(number * length..(number + 1) * length);
     part.unwrap_or_default()
+}
+
+/// Row `number` of rows that are so long.
+fn row_of(rows: &mut [f32], number: usize, length: usize) -> &mut [f32] {
+    &mut rows[number * length..][..length]
 }
 
 /// The state that a sequence begins with: zeros where it is not given.
@@ -413,13 +488,16 @@ fn copy_state(first_states: &[f32], start: usize, state: &mut [f32]) {
 
 impl Body for Recurrent {
     fn run(&self, t: &mut Tensors<'_>) {
+        let sequence = t.get(0);
+        let lengths = t.bytes(4);
         let operands = Operands {
-            sequence: t.get(0),
+            sequence,
             biases: t.get(3),
-            lengths: t.bytes(4),
+            lengths,
             first_hidden: t.get(5),
             first_cell: t.get(6),
             peepholes: t.get(7),
+            range: self.input_range(sequence, lengths),
         };
         let mut output_slices: [&mut [f32]; 3] = Default::default();
         for (i, &output) in self.wanted.iter().enumerate() {
@@ -433,19 +511,28 @@ impl Body for Recurrent {
         };
 
         // Matrices that come by ports are packed in each firing.
-        let scratch = t.scratch::<f32>();
-        let (own_packed, rest) = scratch.split_at_mut(self.own_packed_len());
-        if self.packed.is_none() {
-            self.pack(t.get(1), t.get(2), own_packed);
-        }
-        let packed = self.packed.as_deref().unwrap_or(own_packed);
+        let (packed_bytes, rest) = t.scratch::<u8>().split_at_mut(4 * self.own_packed_len());
+        let own_packed = bytemuck::cast_slice_mut::<u8, f32>(packed_bytes);
+        let packed = match &self.matrices {
+            Matrices::Packed(packed) => packed,
+            Matrices::Operands => {
+                self.pack(t.get(1), t.get(2), own_packed);
+                &*own_packed
+            }
+            Matrices::Bytes { .. } => &[],
+        };
 
-        // The rest of the scratch memory is the state of one sequence, used again by each.
-        let (from_input, rest) = rest.split_at_mut(self.gate_width());
-        let (from_hidden, rest) = rest.split_at_mut(self.gate_width());
-        let (hidden, rest) = rest.split_at_mut(self.spec.hidden);
-        let (cell, rest) = rest.split_at_mut(self.spec.hidden);
-        let (reset_hidden, from_reset) = rest.split_at_mut(self.spec.hidden);
+        let lengths = self.state_lengths();
+        let (state_bytes, scratch) = rest.split_at_mut(4 * lengths.iter().sum::<usize>());
+        let mut floats = bytemuck::cast_slice_mut::<u8, f32>(state_bytes);
+        let [
+            hidden,
+            cell,
+            from_input,
+            from_hidden,
+            reset_hidden,
+            from_reset,
+        ] = lengths.map(|length| floats.split_off_mut(..length).unwrap_or_default());
         let mut state = State {
             hidden,
             cell,
@@ -453,28 +540,16 @@ impl Body for Recurrent {
             from_hidden,
             reset_hidden,
             from_reset,
+            scratch,
         };
-
         for number in 0..self.spec.ways {
             let way = self.way(number, packed, &operands);
-            for batch in 0..self.spec.batch {
-                self.run_sequence(&way, batch, &operands, &mut state, &mut outputs);
-            }
+            self.run_way(&way, &operands, &mut state, &mut outputs);
         }
     }
 
     fn scratch_bytes(&self) -> usize {
-        let state_length = 3 * self.gate_width() + 3 * self.spec.hidden;
-        4 * (self.own_packed_len() + state_length)
-    }
-}
-
-impl Recurrent {
-    /// Floats of packed matrices in the scratch memory: none where they are constants.
-    fn own_packed_len(&self) -> usize {
-        match self.packed {
-            Some(_) => 0,
-            None => self.packed_len(),
-        }
+        let floats = self.own_packed_len() + self.state_lengths().iter().sum::<usize>();
+        4 * floats + self.product_scratch_bytes()
     }
 }

@@ -172,6 +172,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "DequantizeLinear" "x:Q scale:float zero?:Q -> y:float; Q: i8|u8|i16|i32" ["axis block_size output_dtype saturate"] "" false "floats of quantised integers" parsed!(ScaleSpec::of, quant::dequantize, quantised);
     "Det" "x:T -> y:T; T: float" [""] "" true "determinant of square matrices" |c, _| norm::det(c);
     "Div" "x:T y:T -> z:T; T: number" [""] "" true "quotient of two tensors, broadcast; of integers truncated" both!(elementwise::binary, plain_binary);
+    "DynamicQuantizeLSTM" "x:f32 w!:W r!:W b?:f32 lengths?:i32 h?:f32 c?:f32 p?:f32 w_scale!:f32 w_zero~:W r_scale!:f32 r_zero~:W -> y:f32 last:f32 cell:f32; W: i8|u8" ["activation_alpha activation_beta activations clip direction hidden_size input_forget"] "w: [[[1, -2, 3, -4, 5, -6, 7, -8]]], r: [[[1, 2, 3, 4, 5, 6, 7, 8], [8, 7, 6, 5, 4, 3, 2, 1]]], w_scale: 0.125, r_scale: 0.0625" false "LSTM whose matrices are bytes, by rows quantised as they come; of the domain com.microsoft" |c, _| recurrent::quantised_lstm(c);
     "DynamicQuantizeLinear" "x:f32 -> y:u8 scale:f32 zero:u8" [""] "" false "bytes with the scale that the range asks for" |c, _| quant::dynamic(c);
     "Einsum" "x*:^T -> y:T; T: number" ["equation"] "equation: \"ij,jk->ik\"" true "sum of products in Einstein's notation" parsed!(EinsumSpec::of, matmul::einsum, einsum);
     "Elu" "x:T -> y:T; T: float" ["alpha"] "" true "exponential linear unit" named!(UnarySpec::of, unary::unary, unary);

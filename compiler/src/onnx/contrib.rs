@@ -15,8 +15,9 @@ use super::normalise::{flag_of, float_of, int};
 pub(super) const DOMAIN: &str = "com.microsoft";
 
 /// The operators that are known.
-pub(super) const OPERATORS: [&str; 13] = [
+pub(super) const OPERATORS: [&str; 14] = [
     "DequantizeLinear",
+    "DynamicQuantizeLSTM",
     "DynamicQuantizeMatMul",
     "MatMulIntegerToFloat",
     "QGemm",
@@ -60,7 +61,7 @@ pub(super) fn lower(im: &mut Import<'_>, work: &mut Work) -> Result<Values, Onnx
         "QGemm" => steps.gemm(),
         "DynamicQuantizeMatMul" => steps.dynamic_product(),
         "MatMulIntegerToFloat" => steps.product_of_bytes(),
-        // The rest have the names and the meaning of ONNX's own.
+        // The rest are ops of the catalogue, most of them with the names and the meaning of ONNX's own.
         _ => return steps.im.lower(steps.work),
     };
     result.map(|id| vec![Some(id)])

@@ -82,6 +82,31 @@ def attention_network():
     ]
 
 
+def recurrent_network():
+    gates = 4 * 12
+    nodes = [
+        helper.make_node(
+            "LSTM",
+            ["x", weights("w1", 2, gates, 10), weights("r1", 2, gates, 12), weights("b1", 2, 2 * gates)],
+            ["h1"],
+            hidden_size=12,
+            direction="bidirectional",
+        ),
+        helper.make_node("Transpose", ["h1"], ["t1"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["t1", "joined"], ["j1"]),
+        helper.make_node(
+            "LSTM",
+            ["j1", weights("w2", 1, gates, 24), weights("r2", 1, gates, 12), weights("b2", 1, 2 * gates)],
+            ["h2"],
+            hidden_size=12,
+        ),
+        helper.make_node("Squeeze", ["h2", "way"], ["y"]),
+    ]
+    initializers.append(numpy_helper.from_array(np.array([70, 2, 24], np.int64), "joined"))
+    initializers.append(numpy_helper.from_array(np.array([1], np.int64), "way"))
+    return nodes
+
+
 def build(nodes, shape, out_shape):
     graph = helper.make_graph(
         nodes,
@@ -104,7 +129,7 @@ class Samples(CalibrationDataReader):
         return next(self.feeds, None)
 
 
-def make(name, nodes, shape, out_shape):
+def make(name, nodes, shape, out_shape, is_static=True):
     plain = os.path.join(here, "plain.onnx")
     onnx.save(build(nodes, shape, out_shape), plain)
     forms = {
@@ -114,6 +139,8 @@ def make(name, nodes, shape, out_shape):
         "qop_u8": (QuantFormat.QOperator, QuantType.QUInt8, QuantType.QInt8, True),
         "qop_i8": (QuantFormat.QOperator, QuantType.QInt8, QuantType.QInt8, False),
     }
+    # LSTMs are quantised dynamically only.
+    forms = forms if is_static else {}
     for form, (layout, activations, kind, per_channel) in forms.items():
         quantize_static(
             plain,
@@ -137,3 +164,4 @@ def make(name, nodes, shape, out_shape):
 
 make("image", image_network(), [1, 3, 16, 16], [1, 10])
 make("attention", attention_network(), [1, 12, 32], [1, 12, 32])
+make("recurrent", recurrent_network(), [70, 2, 10], [70, 2, 12], is_static=False)

@@ -114,14 +114,27 @@ impl Laned for Dequantiser<'_> {
 /// The least and the greatest of some numbers and 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) struct Range {
-    pub(in super::super) low: f32,
-    pub(in super::super) high: f32,
+    low: f32,
+    high: f32,
 }
 
 impl Range {
     /// Of all these numbers; a NaN is passed over.
     pub(in super::super) fn of(input: &[f32]) -> Self {
         simd::dispatch(RangeLoop(input))
+    }
+
+    /// The scale and the zero point by which bytes of u8 stand for the range; it includes 0, which is then exact.
+    pub(in super::super) fn quantisation(self) -> (f32, i32) {
+        let Self { low, high } = self;
+        // All numbers are 0: any scale gives them back, and 0 would not divide.
+        let scale = match high == low {
+            true => 1.0,
+            false => (high - low) / 255.0,
+        };
+        // low maps to 0 and high to 255: zero = −low / scale.
+        let zero = (-low / scale).clamp(0.0, 255.0).round_ties_even();
+        (scale, zero as i32)
     }
 
     fn include(&mut self, number: f32) {

@@ -6,6 +6,9 @@ use super::super::attributes;
 use super::super::cx::{Cx, FLOATS, computed, volume};
 use zbmd_op::OpError;
 
+/// Rows of the input whose products are made at once, if there are as many.
+const BLOCK_ROWS: usize = 64;
+
 /// What a layer consists of.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(in super::super) enum Cell {
@@ -57,6 +60,23 @@ impl Gate {
                 return Err(cx.args.unknown_word("activations", other, &known));
             }
         })
+    }
+}
+
+/// Which of the last two dimensions of the matrices is that of the gates.
+#[derive(Clone, Copy)]
+enum MatrixOrder {
+    GatesFirst,
+    GatesLast,
+}
+
+impl MatrixOrder {
+    /// Dimensions of a matrix, those of the gates first.
+    fn gates_first(self, mut dims: Vec<usize>) -> Vec<usize> {
+        if let (MatrixOrder::GatesLast, [_, depth, gates]) = (self, dims.as_mut_slice()) {
+            std::mem::swap(depth, gates);
+        }
+        dims
     }
 }
 
@@ -123,16 +143,41 @@ impl RecurrentSpec {
         }
     }
 
+    /// Columns of the matrices: all gates of all units.
+    pub(super) fn gate_width(&self) -> usize {
+        self.cell.gates() * self.hidden
+    }
+
+    /// Steps whose products with the input matrix are made at once.
+    pub(super) fn block_steps(&self) -> usize {
+        BLOCK_ROWS.div_ceil(self.batch).min(self.steps)
+    }
+
     pub(in super::super) fn of(cx: &Cx<'_>, cell: Cell) -> Result<Self, OpError> {
         let dtype = cx.expect(0, &FLOATS)?;
         if dtype == DType::F64 {
             let help = "recurrent layers are computed in f32: cast it";
             return Err(cx.refuse(0, "is f64", help));
         }
+        Self::of_matrices(cx, cell, dtype, MatrixOrder::GatesFirst)
+    }
+
+    /// An LSTM whose matrices are bytes.
+    pub(super) fn of_quantised_lstm(cx: &Cx<'_>) -> Result<Self, OpError> {
+        let dtype = cx.expect(0, &[DType::F32])?;
+        Self::of_matrices(cx, Cell::Lstm, dtype, MatrixOrder::GatesLast)
+    }
+
+    fn of_matrices(
+        cx: &Cx<'_>,
+        cell: Cell,
+        dtype: DType,
+        order: MatrixOrder,
+    ) -> Result<Self, OpError> {
         let batchwise = cx.args.int_or("layout", 0)? != 0;
         let sequence_dims = cx.dims(0)?;
-        let input_dims = cx.dims(1)?;
-        let state_dims = cx.dims(2)?;
+        let input_dims = order.gates_first(cx.dims(1)?);
+        let state_dims = order.gates_first(cx.dims(2)?);
         let (&[d0, d1, input], &[ways, rows, weight_columns], &[_, _, hidden]) = (
             sequence_dims.as_slice(),
             input_dims.as_slice(),
@@ -157,7 +202,10 @@ impl RecurrentSpec {
             && hidden > 0;
         if !fits {
             let message = format!("is {}, the input {}", cx.operand(1)?.ty, cx.operand(0)?.ty);
-            let help = format!("[directions, {gates} · hidden, {input}]");
+            let help = match order {
+                MatrixOrder::GatesFirst => format!("[directions, {gates} · hidden, {input}]"),
+                MatrixOrder::GatesLast => format!("[directions, {input}, {gates} · hidden]"),
+            };
             return Err(cx.refuse(1, message, help));
         }
 
