@@ -125,18 +125,20 @@ impl Pass<'_> {
         Some(())
     }
 
+    /// A value, and those that it is another name for, under other shapes or the same.
+    fn names(&self, id: ValueId) -> impl Iterator<Item = ValueId> {
+        std::iter::successors(Some(id), |&id| match self.graph.values[id].origin {
+            Origin::View(shown) => Some(shown),
+            _ => None,
+        })
+    }
+
     /// The twin of a value, or of the one that it is another name for.
     fn known_twin(&self, id: ValueId) -> Option<ValueId> {
-        let mut id = id;
-        loop {
-            if let Some(&twin) = self.twins.get(&id) {
-                return Some(twin);
-            }
-            match self.graph.values[id].origin {
-                Origin::View(shown) if self.ty(shown) == self.ty(id) => id = shown,
-                _ => return None,
-            }
-        }
+        let mut alike = self
+            .names(id)
+            .take_while(|&shown| self.ty(shown) == self.ty(id));
+        alike.find_map(|shown| self.twins.get(&shown).copied())
     }
 
     /// The twin of a value, made where there is none.
@@ -379,13 +381,14 @@ impl Pass<'_> {
 
     /// Channels shuffled between groups: a transposition of `[n, g, c, h, w]` seen as five dimensions.
     fn shuffle(&mut self, node: &Node, x: ValueId) -> Option<()> {
-        let Origin::View(image) = self.graph.values[x].origin else {
-            return None;
-        };
-        let image_twin = self.known_twin(image)?;
         let &[n, g, c, h, w] = &self.ty(x).shape[..] else {
             return None;
         };
+        let is_image = |shape: &[u32]| shape == [n, g * c, h, w];
+        let image = self
+            .names(x)
+            .find(|&value| is_image(&self.ty(value).shape))?;
+        let image_twin = self.known_twin(image)?;
         let permutation: Vec<i64> = node
             .params
             .get("perm")?
@@ -393,10 +396,8 @@ impl Pass<'_> {
             .iter()
             .filter_map(Value::as_int)
             .collect();
-        let is_shuffle =
-            permutation == [0, 2, 1, 3, 4] && self.ty(image).shape[..] == [n, g * c, h, w];
         let turned_id = node.outputs[0].1;
-        if !is_shuffle {
+        if permutation != [0, 2, 1, 3, 4] {
             return None;
         }
         let element_type = self.ty(x).dtype;
@@ -404,8 +405,7 @@ impl Pass<'_> {
         // The shuffled image is read through views as `[n, g·c, h, w]`: those get twins.
         let later_views: Vec<ValueId> = (0..self.graph.values.len())
             .filter(|&v| {
-                self.graph.values[v].origin == Origin::View(turned_id)
-                    && self.ty(v).shape[..] == [n, g * c, h, w]
+                is_image(&self.ty(v).shape) && self.names(v).any(|value| value == turned_id)
             })
             .collect();
         let turned_name = self.graph.values[turned_id].name.clone();

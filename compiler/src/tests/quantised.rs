@@ -336,3 +336,44 @@ fn functions_of_one_quantised_tensor_become_tables() {
         assert!((found - want).abs() < 2.5 * SCALE, "{found} and {want}");
     }
 }
+
+/// Two convolutions with a shuffle of channels between them, each step of which is quantised.
+fn shuffled() -> Vec<u8> {
+    let mut m = Maker::default();
+    let x = m.quantised("x", SCALE);
+    let weights = m.weights(&[16, 3, 3, 3], true);
+    let first = m.node("Conv", &[&x, &weights], &[("pads", &[1, 1, 1, 1])]);
+    let first = m.quantised(&first, SCALE);
+
+    let shape = |m: &mut Maker, dims: &[i64]| {
+        let raw = dims.iter().flat_map(|size| size.to_le_bytes()).collect();
+        m.tensor(DataType::INT64, &[dims.len() as i64], raw)
+    };
+    let groups = shape(&mut m, &[1, 4, 4, 8, 8]);
+    let groups = m.node("Reshape", &[&first, &groups], &[]);
+    let groups = m.quantised(&groups, SCALE);
+    let turned = m.node("Transpose", &[&groups], &[("perm", &[0, 2, 1, 3, 4])]);
+    let turned = m.quantised(&turned, SCALE);
+    let image = shape(&mut m, &[1, 16, 8, 8]);
+    let image = m.node("Reshape", &[&turned, &image], &[]);
+    let image = m.quantised(&image, SCALE);
+
+    let weights = m.weights(&[3, 16, 1, 1], true);
+    let result = m.node("Conv", &[&image, &weights], &[]);
+    let result = m.quantised(&result, SCALE);
+    m.finish(&[1, 3, 8, 8], &result)
+}
+
+#[test]
+fn quantised_channels_are_shuffled_where_they_come_last() {
+    let (graph, found) = run(&shuffled(), &[]);
+    // The image on its way in, the shuffle, and the result on its way out.
+    assert_eq!(
+        ops(&graph).get("NnTranspose"),
+        Some(&3),
+        "{:?}",
+        ops(&graph)
+    );
+    let (_, first) = run(&shuffled(), &["channels-last"]);
+    assert_eq!(found, first);
+}

@@ -139,20 +139,23 @@ impl Rows {
     /// Does a job on all cores of the device: each has pixels of its own, or, where weights are many or pixels few,
     /// weights.
     fn share(&self, job: &Job<'_>) {
-        let pixels = match (&job.tile_groups, &self.tiles) {
+        let pixel_count = match (&job.tile_groups, &self.tiles) {
             (Some(groups), Some(plan)) => groups.len() * plan.height,
             _ => job.pixels.len(),
         };
         let window_elements = self.panel_bytes() / LANES;
-        let work = pixels * window_elements * self.filters() / 4;
-        let has_few_pixels = pixels < 48 * team::cores();
-        let has_many_panels = job.panels.len() >= 4 * team::cores();
-        let by_panels = (has_few_pixels || !self.is_resident()) && has_many_panels;
-        let (shared_length, granularity) = match (&job.tile_groups, by_panels) {
-            (_, true) => (job.panels.len(), self.tile.panels()),
-            (Some(groups), false) => (groups.len(), 2),
-            (None, false) => (job.pixels.len(), self.tile.rows()),
+        let work = pixel_count * window_elements * self.filters() / 4;
+        let panels = (job.panels.len(), self.tile.panels());
+        let pixels = match &job.tile_groups {
+            Some(groups) => (groups.len(), 2),
+            None => (job.pixels.len(), self.tile.rows()),
         };
+        let has_many_panels = job.panels.len() >= 4 * team::cores();
+        let by_panels = match self.is_resident() {
+            true => !team::is_better_cut(pixels, panels),
+            false => has_many_panels,
+        };
+        let (shared_length, granularity) = if by_panels { panels } else { pixels };
         team::share(work, shared_length, granularity, &|part| {
             let mut own_job = job.clone();
             if by_panels {
@@ -443,6 +446,21 @@ fn panels_of_tile<L: Lanes>(tile: Tile, panels_left: usize) -> usize {
     }
 }
 
+/// A block for each number below a constant of at most 12. The number is a constant in it, so that what it indexes stays in
+/// registers, which it would not in a loop that the compiler finds too long to unroll.
+macro_rules! unrolled {
+    ($index:ident in $end:ident, $body:block) => {
+        unrolled!(@each $index $end $body 0 1 2 3 4 5 6 7 8 9 10 11)
+    };
+    (@each $index:ident $end:ident $body:block $($number:literal)*) => {
+        $(if $number < $end {
+            #[expect(non_upper_case_globals, reason = "it stands for a variable")]
+            const $index: usize = $number;
+            $body
+        })*
+    };
+}
+
 /// R pixels from `first` on, P panels of filters; returns R.
 ///
 /// # Safety
@@ -493,6 +511,24 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
                 // Lines that fill the run up to whole tiles.
                 line = line.wrapping_add((run_lines - quads) * LINE);
             }
+        }
+
+        if let (true, None, RawTarget::Bytes(to, bounds, None)) =
+            (L::MANY, job.row_terms, job.target)
+        {
+            let filters = rows.filters();
+            unrolled!(v in P, {
+                let lane = start.lane + v * LANES;
+                let biases = job.biases.as_ptr().add(lane);
+                let requantising =
+                    Requantising::<L>::new(biases, job.multipliers.add(lane), bounds);
+                let to = to.add(first * filters + start.column + v * LANES);
+                let width = (start.width - v * LANES).min(LANES);
+                unrolled!(r in R, {
+                    requantising.store(L::totals(sums[r][v]), width, to.add(r * filters));
+                });
+            });
+            return R;
         }
 
         // Places that are constants: a loop that finished one sum after the other would keep all of them in memory from the
