@@ -268,10 +268,40 @@ pub fn share(work: usize, all: usize, tile: usize, f: &(dyn Fn(Range<usize>) + S
     if cores == 1 || work < WORTHWHILE || all <= tile {
         return f(0..all);
     }
-    let each = all.div_ceil(tile).div_ceil(PARTS * cores) * tile;
+    let each = part_length(all, tile, cores);
     split(all.div_ceil(each), &|i| {
         f(i * each..((i + 1) * each).min(all))
     });
+}
+
+/// How much of `all` a part has that [`share`] makes.
+fn part_length(all: usize, tile: usize, cores: usize) -> usize {
+    all.div_ceil(tile).div_ceil(PARTS * cores) * tile
+}
+
+/// Whether [`share`] had better cut the first of two dimensions, each with its tile: unless the busiest core does so much less
+/// of the other that it pays for what each core then reads of the first.
+pub fn is_better_cut(first: (usize, usize), other: (usize, usize)) -> bool {
+    const WORTH: f64 = 0.03;
+    let cores = cores();
+    let busiest = |(all, tile)| busiest_part(all, tile, cores);
+    busiest(first) <= busiest(other) + WORTH
+}
+
+/// The part of `all` that the busiest of equally quick cores does when [`share`] cuts it into multiples of `tile`: 1 over the
+/// number of cores, or more where few tiles do not come out even.
+fn busiest_part(all: usize, tile: usize, cores: usize) -> f64 {
+    if all == 0 {
+        return 1.0;
+    }
+    let each = part_length(all, tile, cores);
+    let parts = all.div_ceil(each);
+    let mut busiest = parts.div_ceil(cores) * each;
+    if parts % cores == 1 || cores == 1 {
+        // The last part, which may be shorter, is one more than others have.
+        busiest -= parts * each - all;
+    }
+    busiest as f64 / all as f64
 }
 
 /// Calls `f` with stretches of `all` that lie side by side, and with the number of the first chunk of each: as [`share`]
@@ -446,6 +476,18 @@ mod tests {
             drop(team);
             assert_eq!((cores(), squares(3)), (1, vec![1, 2, 5]));
         }
+    }
+
+    #[test]
+    fn the_busiest_core_of_a_cut_is_known() {
+        assert_eq!(busiest_part(256, 32, 2), 0.5);
+        // Six parts of 24 rows, the last of 8: three times 24.
+        assert_eq!(busiest_part(128, 12, 2), 72.0 / 128.0);
+        // Five parts, the last of a single row: who takes it has 25.
+        assert_eq!(busiest_part(49, 12, 2), 25.0 / 49.0);
+        assert_eq!(busiest_part(3, 12, 2), 1.0);
+        assert_eq!(busiest_part(100, 7, 1), 1.0);
+        assert_eq!(busiest_part(0, 7, 2), 1.0);
     }
 
     #[test]

@@ -262,6 +262,9 @@ impl std::ops::Deref for Weights {
     }
 }
 
+/// A single row takes as long as so many: it waits for the right matrix, which is read once for all of them.
+const ROWS_OF_A_MATRIX: usize = 4;
+
 /// The product of the left matrix with the packed right one, into rows of the result that are `stride` apart.
 pub(crate) fn gemm(
     size: ProductSize,
@@ -292,12 +295,15 @@ pub(crate) fn gemm(
         extra,
     });
 
-    // Cores share rows of whole tiles, or panels where there are few rows.
-    let by_rows = rows >= 12 * team::cores();
+    // Cores share rows of whole tiles, or panels where those come out more even.
+    let by_rows = team::is_better_cut((rows, extra.tile.rows()), (columns, PANEL));
     let shared_length = if by_rows { rows } else { columns };
     let granularity = if by_rows { extra.tile.rows() } else { PANEL };
     // Multiply-adds, by which the team judges whether sharing pays; only an estimate, so that it may saturate.
-    let work = rows.saturating_mul(columns).saturating_mul(depth);
+    let work = rows
+        .max(ROWS_OF_A_MATRIX)
+        .saturating_mul(columns)
+        .saturating_mul(depth);
     team::share(work, shared_length, granularity, &|part| {
         let mut product = shared.get();
         let part_span = Span::new(part.start, part.end);

@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use zbmd_ir::{ChannelId, DType, RingId};
-use zbmd_op::kernel::{CallShape, Io, Kernel, RawPort, Scratch};
+use zbmd_op::kernel::{CallShape, Io, Kernel, KernelFault, RawPort, Scratch};
 
 use super::border::wait_for_area;
 use super::fetch::Fetcher;
@@ -221,6 +221,13 @@ fn run<const CHECK: bool, const TIMED: bool, const OBSERVED: bool>(
 ) -> Result<(), StepStop> {
     let mut pc = range.start;
     while pc < range.end {
+        if !CHECK && !TIMED && !OBSERVED {
+            let table = state.table.as_ptr().wrapping_add(row);
+            pc = call_row(code, table, context.status, pc..range.end)?;
+            if pc == range.end {
+                break;
+            }
+        }
         let instr = &code.instrs[pc];
         if CHECK && !info.has_block(code.stages[pc]) && !instr.is_in_every_period() {
             skip_slot(instr, state);
@@ -236,13 +243,12 @@ fn run<const CHECK: bool, const TIMED: bool, const OBSERVED: bool>(
                 ref shape,
                 ports,
             } => {
-                // A plain offset: checked slicing costs as much as an empty kernel.
                 debug_assert!(row + ports as usize + shape.total() <= state.table.len());
                 let first_port = state.table.as_ptr().wrapping_add(row + ports as usize);
                 if CHECK && let Some(split) = split_of(state, pc) {
                     call_in_parts(split, split.first, shape, first_port, code)?;
-                } else if let Err(stop) = call_kernel(kernel, shape, first_port, &code.scratch) {
-                    call_again(kernel, shape, first_port, code, stop)?;
+                } else if let Err(fault) = call_kernel(kernel, shape, first_port, &code.scratch) {
+                    call_again(kernel, shape, first_port, code, fault)?;
                 }
             }
             Instr::Loop { count, len, resets } => {
@@ -279,6 +285,62 @@ fn run<const CHECK: bool, const TIMED: bool, const OBSERVED: bool>(
         pc += 1;
     }
     Ok(())
+}
+
+/// The plain calls that stand in a row at the beginning of `range`, and the end of the row: what a steady calendar mostly
+/// consists of, in a loop that keeps all it needs in registers. `table` is where the ports of the period begin.
+#[inline(always)]
+fn call_row(
+    code: &ReplayCode,
+    table: *const RawPort,
+    status: &WorkerStatus,
+    range: Range<usize>,
+) -> Result<usize, StepStop> {
+    let mut pc = range.start;
+    for instr in &code.instrs[range] {
+        let Instr::Fire {
+            kernel,
+            ref shape,
+            ports,
+        } = *instr
+        else {
+            break;
+        };
+
+        status.pc.store(pc as u32, Ordering::Relaxed);
+        // A plain offset: checked slicing costs as much as an empty kernel.
+        let first_port = table.wrapping_add(ports as usize);
+        if let Err(fault) = call_kernel(kernel, shape, first_port, &code.scratch) {
+            // What the call was made of is found again here, so that it need not be kept during every call.
+            call_row_again(code, table, pc, fault)?;
+        }
+        pc += 1;
+    }
+    Ok(pc)
+}
+
+/// [`call_again`] for the plain call at `pc`.
+#[cold]
+fn call_row_again(
+    code: &ReplayCode,
+    table: *const RawPort,
+    pc: usize,
+    fault: KernelFault,
+) -> Result<(), StepStop> {
+    match code.instrs[pc] {
+        Instr::Fire {
+            kernel,
+            ref shape,
+            ports,
+        } => call_again(
+            kernel,
+            shape,
+            table.wrapping_add(ports as usize),
+            code,
+            fault,
+        ),
+        _ => Err(StepStop::from(fault)),
+    }
 }
 
 /// Records or copies what the instruction at `pc` has just done.
@@ -386,7 +448,7 @@ fn call_kernel(
     shape: &CallShape,
     first: *const RawPort,
     scratch: &Scratch,
-) -> Result<(), StepStop> {
+) -> Result<(), KernelFault> {
     // SAFETY: `lower` made the counted ports in a row for this instruction, in a table or staging that nobody changes
     // during the call. Ports lie in the device's arenas at the offsets of a verified plan: windows hold tokens written
     // (or carried, or received and published) before this slot, outputs and states are live for this slot alone, but
@@ -395,7 +457,7 @@ fn call_kernel(
     // zeroed at first, so all bytes are initialised.
     let mut io = unsafe { Io::new(shape, first, scratch) };
     // SAFETY: `ReplayCode::_kernels` holds the kernel.
-    unsafe { &*kernel }.fire(&mut io).map_err(StepStop::from)
+    unsafe { &*kernel }.fire(&mut io)
 }
 
 /// The kernels of a slot, if they change within its block.
@@ -440,7 +502,7 @@ fn call_in_parts(
         };
         let kernel = split.kernels[held].kernel;
         call_kernel(kernel, &part, ports.as_ptr(), &code.scratch)
-            .or_else(|stop| call_again(kernel, &part, ports.as_ptr(), code, stop))?;
+            .or_else(|fault| call_again(kernel, &part, ports.as_ptr(), code, fault))?;
         done += count;
     }
     Ok(())
@@ -455,16 +517,16 @@ fn call_again(
     shape: &CallShape,
     first: *const RawPort,
     code: &ReplayCode,
-    stop: StepStop,
+    fault: KernelFault,
 ) -> Result<(), StepStop> {
-    let mut last_result = Err(stop);
+    let mut last_result = Err(fault);
     for _ in 0..code.retries {
         if shape.states > 0 || shape.over || last_result.is_ok() {
             break;
         }
         last_result = call_kernel(kernel, shape, first, &code.scratch);
     }
-    last_result
+    last_result.map_err(StepStop::from)
 }
 
 /// Every instruction but plain calls and loops, on block `block`.
@@ -713,7 +775,7 @@ impl SlotStep<'_, '_> {
             }
         }
         call_kernel(kernel, shape, first_port, &self.code.scratch)
-            .or_else(|stop| call_again(kernel, shape, first_port, self.code, stop))
+            .or_else(|fault| call_again(kernel, shape, first_port, self.code, fault))
     }
 
     #[inline(always)]

@@ -295,17 +295,14 @@ impl Job<'_> {
         let window_elements = rows.runs.len() * rows.run_length;
         let work = self.pixels.len() * window_elements * rows.layout.filters();
 
-        let has_few_pixels = self.pixels.len() < 48 * team::cores();
+        let pixels = (self.pixels.len(), rows.tile.rows());
+        let panels = (self.panels.len(), rows.tile.panels());
         let has_many_panels = self.panels.len() >= 4 * team::cores();
-        let by_panels = (has_few_pixels || !self.is_resident()) && has_many_panels;
-        let shared_length = match by_panels {
-            true => self.panels.len(),
-            false => self.pixels.len(),
+        let by_panels = match self.is_resident() {
+            true => !team::is_better_cut(pixels, panels),
+            false => has_many_panels,
         };
-        let granularity = match by_panels {
-            true => rows.tile.panels(),
-            false => rows.tile.rows(),
-        };
+        let (shared_length, granularity) = if by_panels { panels } else { pixels };
         team::share(work, shared_length, granularity, &|part| {
             let mut job = self.clone();
             if by_panels {
