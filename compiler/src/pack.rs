@@ -1,16 +1,23 @@
 //! Weights in the order of the CPU's kernels, so that a run maps them and holds no second copy.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::resume_unwind;
+use std::thread;
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 use zbmd_backends::op::{Packing, Registry};
-use zbmd_ir::{Actor, ActorId, BlobId, Graph, Machine, Plan, Role, TiVec, TokenType, Value};
+use zbmd_ir::{
+    Actor, ActorId, BlobId, Graph, Machine, Plan, Role, TiSlice, TiVec, TokenType, Value,
+};
 
 /// The pass, for [`crate::CompileOptions::skipped_passes`].
 pub(crate) const NAME: &str = "pack-weights";
 pub(crate) const SUMMARY: &str =
     "weights are stored in the bundle in the order of the CPU's kernels";
+
+/// Bytes of weights that take longer to be packed than a thread to be started.
+const WORTH_A_THREAD: usize = 1 << 18;
 
 /// What is packed, and what decides whether it may be.
 pub(crate) struct PackRequest<'a> {
@@ -33,14 +40,18 @@ impl PackRequest<'_> {
             blobs,
         };
 
+        // Actors with GPU kernels keep their weights: GPUs read them in the model's order.
+        let actors = graph.actors.iter_enumerated();
+        let on_cpus: Vec<ActorId> = actors
+            .filter(|(id, actor)| actor.role == Role::Compute && self.runs_on_cpus(*id))
+            .map(|(id, _)| id)
+            .collect();
+
         let mut packed_actors = 0;
-        for (id, actor) in graph.actors.iter_mut_enumerated() {
-            if actor.role != Role::Compute || !self.runs_on_cpus(id) {
-                continue;
-            }
-            // Actors with GPU kernels keep their weights: GPUs read them in the model's order.
-            if let Some(packing) = self.registry.packing(actor, weight_blobs.blobs) {
-                weight_blobs.replace(actor, &packing);
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        for ids in on_cpus.chunks(cores) {
+            for (id, packing) in self.packings(ids, graph, weight_blobs.blobs) {
+                weight_blobs.replace(&mut graph.actors[id], &packing);
                 packed_actors += 1;
             }
         }
@@ -50,6 +61,44 @@ impl PackRequest<'_> {
             drop_unnamed_blobs(graph, blobs);
         }
         packed_actors
+    }
+
+    /// The packed weights of those of some actors that have any; on a core each where that is worth a thread.
+    fn packings(
+        &self,
+        ids: &[ActorId],
+        graph: &Graph,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Vec<(ActorId, Packing)> {
+        let pack = |id: ActorId| Some((id, self.registry.packing(&graph.actors[id], blobs)?));
+        let weight_bytes = |id: ActorId| {
+            let mut bytes = 0;
+            for value in graph.actors[id].params.values() {
+                visit_blobs(value, &mut |blob| bytes += blobs[blob].len());
+            }
+            bytes
+        };
+        let (large, small): (Vec<ActorId>, Vec<ActorId>) = ids
+            .iter()
+            .partition(|id| weight_bytes(**id) >= WORTH_A_THREAD);
+        let Some((&own, others)) = large.split_first() else {
+            return small.into_iter().filter_map(pack).collect();
+        };
+
+        let mut packings = thread::scope(|scope| {
+            let threads: Vec<_> = others
+                .iter()
+                .map(|&id| scope.spawn(move || pack(id)))
+                .collect();
+            let mut packings: Vec<_> = small.into_iter().chain([own]).filter_map(pack).collect();
+            for thread in threads {
+                packings.extend(thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            }
+            packings
+        });
+        // In the order of actors, so that blobs have the same numbers on every computer.
+        packings.sort_by_key(|(id, _)| *id);
+        packings
     }
 
     fn runs_on_cpus(&self, actor: ActorId) -> bool {

@@ -56,17 +56,22 @@ pub(super) fn packed_filters(weights: &[f32], layout: FilterLayout) -> Vec<f32> 
     let kernel_elements = layout.kernel[0] * layout.kernel[1];
     let mut packed = vec![0.0; layout.packed_len()];
 
-    for (n, filter_weights) in weights.chunks_exact(filter_len.max(1)).enumerate() {
-        let group = n / layout.group_filters;
-        let filter = n % layout.group_filters;
-        // Each group begins with a panel of its own, so that no panel mixes the channels of two.
-        let panel = group * layout.group_panels() + filter / PANEL;
-        for (i, weight) in filter_weights.iter().enumerate() {
-            // ONNX has channels outside, taps inside: turned over, as pixels have channels inside.
-            let channel = i / kernel_elements;
-            let tap = i % kernel_elements;
-            let row = panel * filter_len + tap * layout.group_channels + channel;
-            packed[row * PANEL + filter % PANEL] = *weight;
+    // Each group begins with a panel of its own, so that no panel mixes the channels of two.
+    let group_weights = weights.chunks_exact((layout.group_filters * filter_len).max(1));
+    let group_panels = packed.chunks_exact_mut((layout.group_panels() * filter_len * PANEL).max(1));
+    for (group_weights, group_panels) in group_weights.zip(group_panels) {
+        let panel_weights = group_weights.chunks((PANEL * filter_len).max(1));
+        let panels = group_panels.chunks_exact_mut((PANEL * filter_len).max(1));
+        for (filters, panel) in panel_weights.zip(panels) {
+            for (i, row) in panel.chunks_exact_mut(PANEL).enumerate() {
+                // ONNX has channels outside, taps inside: turned over, as pixels have channels inside.
+                let tap = i / layout.group_channels;
+                let channel = i % layout.group_channels;
+                let own = filters.iter().skip(channel * kernel_elements + tap);
+                for (to, weight) in row.iter_mut().zip(own.step_by(filter_len)) {
+                    *to = *weight;
+                }
+            }
         }
     }
     packed

@@ -18,7 +18,8 @@ use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
 use super::rows::FilterLayout;
 use super::{Addend, Finish, Image, SumActivation};
-use zbmd_op::{simd, team};
+use zbmd_op::simd::{self, Isa, Loop};
+use zbmd_op::team;
 
 /// Points, and so pixels along a side of a tile.
 const POINTS: usize = 6;
@@ -83,46 +84,85 @@ fn place_len(layout: &FilterLayout) -> usize {
 
 /// The filters, [filters, channels, height, width], at the 36 places, each a packed matrix of channels by filters.
 pub(super) fn transformed_filters(weights: &[f32], layout: &FilterLayout) -> Vec<f32> {
-    let channels = layout.group_channels;
-    let kernel = layout.kernel[0];
     let mut packed = vec![0.0; packed_len(layout)];
-
-    let powers = point_powers(kernel);
-    let planes = weights.chunks_exact(kernel * kernel);
-    for (n, plane) in planes.enumerate() {
-        let filter = n / channels;
-        let channel = n % channels;
-        let in_place = (filter / PANEL * channels + channel) * PANEL + filter % PANEL;
-        let values = filter_values(plane, kernel, &powers);
-        for (place, value) in values.as_flattened().iter().enumerate() {
-            packed[place * place_len(layout) + in_place] = *value as f32;
-        }
-    }
+    simd::dispatch(FilterTransform {
+        weights,
+        layout,
+        packed: &mut packed,
+    });
     packed
 }
 
-/// A filter's polynomial at pairs of points, divided by what the tiles' polynomials are too large by.
+/// A number for each filter of a panel: filters are transformed side by side, so that what is written lies side by side too.
+type Lanes = [f64; PANEL];
+
+struct FilterTransform<'a> {
+    weights: &'a [f32],
+    layout: &'a FilterLayout,
+    packed: &'a mut [f32],
+}
+
+impl Loop for FilterTransform<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        let channels = self.layout.group_channels;
+        let kernel = self.layout.kernel[0];
+        let taps = kernel * kernel;
+        let powers = point_powers(kernel);
+        let place_len = place_len(self.layout);
+
+        for (panel, filters) in self.weights.chunks(PANEL * channels * taps).enumerate() {
+            for channel in 0..channels {
+                // Lanes behind the last filter stay 0.
+                let mut planes = [[0.0; PANEL]; MAX_KERNEL * MAX_KERNEL];
+                for (lane, filter) in filters.chunks_exact(channels * taps).enumerate() {
+                    let own_taps = &filter[channel * taps..][..taps];
+                    for (plane, tap) in planes.iter_mut().zip(own_taps) {
+                        plane[lane] = f64::from(*tap);
+                    }
+                }
+
+                let first = (panel * channels + channel) * PANEL;
+                for (place, values) in filter_values(&planes, kernel, &powers).iter().enumerate() {
+                    let to = &mut self.packed[place * place_len + first..][..PANEL];
+                    for (to, value) in to.iter_mut().zip(values) {
+                        *to = *value as f32;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Filters' polynomials at pairs of points, divided by what the tiles' polynomials are too large by.
+#[inline(always)]
 fn filter_values(
-    plane: &[f32],
+    planes: &[Lanes; MAX_KERNEL * MAX_KERNEL],
     kernel: usize,
     powers: &[[f64; MAX_KERNEL]; POINTS],
-) -> [[f64; POINTS]; POINTS] {
-    let mut values = [[0.0; POINTS]; POINTS];
-    for (row, weights) in plane.chunks_exact(kernel).enumerate() {
+) -> [Lanes; PLACES] {
+    let mut values = [[0.0; PANEL]; PLACES];
+    for (row, weights) in planes.chunks_exact(kernel).take(kernel).enumerate() {
         // The row at the points, and then its part of each column.
-        let at_points = powers.map(|point| {
-            let terms = weights.iter().zip(point);
-            terms
-                .map(|(weight, power)| f64::from(*weight) * power)
-                .sum::<f64>()
-        });
-        for (point, line) in powers.iter().zip(&mut values) {
-            for (value, at_point) in line.iter_mut().zip(at_points) {
-                *value += point[row] * at_point;
+        for (x, x_powers) in powers.iter().enumerate() {
+            let mut at_point = [0.0; PANEL];
+            for (weight, power) in weights.iter().zip(x_powers) {
+                add_scaled(&mut at_point, weight, *power);
+            }
+            for (y, y_powers) in powers.iter().enumerate() {
+                add_scaled(&mut values[y * POINTS + x], &at_point, y_powers[row]);
             }
         }
     }
     values
+}
+
+#[inline(always)]
+fn add_scaled(sums: &mut Lanes, values: &Lanes, factor: f64) {
+    for (sum, value) in sums.iter_mut().zip(values) {
+        *sum += factor * value;
+    }
 }
 
 /// For each point its powers, over the product of its distances to the other finite points.
