@@ -11,6 +11,7 @@ use super::quantise::{Range, quantise};
 use super::rows::{Multiplication, Rows, Target, matrix_rows, matrix_sizes};
 use super::{BYTES, scales, zero_at};
 use zbmd_op::OpError;
+use zbmd_op::simd::{self, Isa, Loop};
 
 /// Constant matrices of bytes of the same size, with their scales and zero points.
 #[derive(Clone)]
@@ -105,7 +106,12 @@ impl DynamicWeights {
             let size = ProductSize { rows, ..size };
             matrix_rows(size, packed.passes, Tile::default(), input_bytes)
         });
+        // For a zero point of −1 what is added to a column is the sum of its weights.
+        let mut column_sums = packed.biases(None, -1);
+        column_sums.truncate(columns);
         Ok(DynamicMatrix {
+            biases: vec![0; packed.lanes()],
+            column_sums,
             depth,
             columns,
             products: products.collect::<Result<_, _>>()?,
@@ -122,8 +128,11 @@ pub(in super::super) struct DynamicMatrix {
     depth: usize,
     columns: usize,
     packed: PackedWeights,
-    /// By column.
+    /// Zeros, by panel and lane.
+    biases: Vec<i32>,
+    /// By column: scales, and sums of weights.
     scales: Vec<f32>,
+    column_sums: Vec<i32>,
     /// The products of as many rows as are asked for.
     products: Vec<Rows>,
 }
@@ -131,7 +140,7 @@ pub(in super::super) struct DynamicMatrix {
 impl DynamicMatrix {
     /// Bytes of scratch memory for products of so many rows.
     pub(in super::super) fn scratch_bytes(&self, rows: usize) -> usize {
-        4 * self.packed.lanes() + rows * self.depth + SLACK
+        rows * self.depth + SLACK
     }
 
     /// The products of dense rows, quantised by a range as `DynamicQuantizeLinear` does, with a bias if there is one.
@@ -154,29 +163,53 @@ impl DynamicMatrix {
             .expect("told of the rows");
         let (scale, zero) = range.quantisation();
 
-        let (bias_bytes, rest) = scratch.split_at_mut(4 * self.packed.lanes());
-        let biases = bytemuck::cast_slice_mut::<u8, i32>(bias_bytes);
-        self.packed.put_biases(None, zero, biases);
-        let (quantised, slack) = rest.split_at_mut(elements.len());
+        let (quantised, slack) = scratch.split_at_mut(elements.len());
         quantise(elements, scale, zero, DType::U8, quantised);
         slack[..SLACK].fill(0);
 
         // The sums take the place of the floats that they become.
         let ints = bytemuck::cast_slice_mut::<f32, i32>(sums);
         rows.multiply(Multiplication {
-            input: &rest[..elements.len() + SLACK],
+            input: &scratch[..elements.len() + SLACK],
             weights: self.packed.bytes(),
-            biases,
+            biases: &self.biases,
             row_terms: None,
             target: Target::Ints(ints),
         });
         for row in sums.chunks_exact_mut(self.columns) {
-            for (sum, own_scale) in row.iter_mut().zip(&self.scales) {
-                *sum = sum.to_bits() as i32 as f32 * (scale * own_scale);
-            }
-            for (sum, own_bias) in row.iter_mut().zip(bias.unwrap_or_default()) {
-                *sum += own_bias;
-            }
+            simd::dispatch(Dequantisation {
+                matrix: self,
+                scale,
+                zero,
+                bias,
+                row,
+            });
+        }
+    }
+}
+
+/// The sums of a row, which are integers, as floats: `Σ (x − zero) · w = Σ x·w − zero · Σw`.
+struct Dequantisation<'a> {
+    matrix: &'a DynamicMatrix,
+    scale: f32,
+    zero: i32,
+    bias: Option<&'a [f32]>,
+    row: &'a mut [f32],
+}
+
+impl Loop for Dequantisation<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        let matrix = self.matrix;
+        let columns = matrix.column_sums.iter().zip(&matrix.scales);
+        for (sum, (column_sum, own_scale)) in self.row.iter_mut().zip(columns) {
+            let shift = self.zero.wrapping_mul(*column_sum);
+            let centred = (sum.to_bits() as i32).wrapping_sub(shift);
+            *sum = centred as f32 * (self.scale * own_scale);
+        }
+        for (sum, own_bias) in self.row.iter_mut().zip(self.bias.unwrap_or_default()) {
+            *sum += own_bias;
         }
     }
 }
