@@ -32,6 +32,9 @@ pub mod serving {}
 #[doc = include_str!("../docs/losses.md")]
 pub mod losses {}
 
+#[doc = include_str!("../docs/launching.md")]
+pub mod launching {}
+
 #[doc = include_str!("../docs/sound.md")]
 pub mod sound {}
 

@@ -42,12 +42,12 @@ pub use options::{
     StateSubscription, Supervised,
 };
 #[cfg(all(feature = "hosts", target_os = "linux"))]
-pub use options::{CouncilSeat, Hosts};
+pub use options::{CouncilSeat, Gather, Hosts, Join};
 pub use program::Engine;
 pub use run::caller::Caller;
 pub use run::control::Stopper;
 #[cfg(all(feature = "hosts", target_os = "linux"))]
-pub use run::hosts::agent::{AgentEvent, serve_as_agent};
+pub use run::hosts::agent::{AgentError, AgentEvent, AgentSeat, serve_as_agent};
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 pub use run::hosts::standby::Takeover;
 pub use run::lanes::{PlannedLane, PlannedLanes, PlannedSlot};

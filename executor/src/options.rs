@@ -122,6 +122,8 @@ impl Default for RunOptions {
 pub struct Hosts {
     /// For each host of the bundle's machine but this one, its name and where its agent listens.
     pub agents: Vec<(String, std::net::SocketAddr)>,
+    /// Wait for agents that join, instead of `agents`: this host is then the first of the machine.
+    pub gather: Option<Gather>,
     /// The secret that all agents have, and how connections to and between them are protected.
     pub credentials: zbmd_wire::connection::Credentials,
     /// A host that is silent for so long is lost. Five heartbeats are sent in that time, over UDP.
@@ -131,6 +133,32 @@ pub struct Hosts {
     /// Which host of the bundle's machine this one is; the only one without an agent if `None`. Others without an agent are lost
     /// from the beginning.
     pub own: Option<String>,
+}
+
+/// Where a run waits for its agents: [`Join`] has them come there.
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[derive(Clone, Debug)]
+pub struct Gather {
+    /// The run listens here.
+    pub address: std::net::SocketAddr,
+    /// For so long, until there is one of each host.
+    pub limit: std::time::Duration,
+    /// How many processes were started, this one included, if that is known: one for each host.
+    pub processes: Option<u32>,
+}
+
+/// The run that an agent joins.
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[derive(Clone, Debug)]
+pub struct Join {
+    /// Where the run gathers its agents: `HOST:PORT`. The name is looked up at each try.
+    pub address: String,
+    /// Which host the agent is: its name, or its number in the bundle's machine, from 0.
+    pub host: String,
+    /// The run is waited for so long; for ever if `None`.
+    pub limit: Option<std::time::Duration>,
+    /// The agent ends with the run, and does not wait for the next one.
+    pub is_once: bool,
 }
 
 /// The seat of a process in a council: three or five voters that agree on who conducts a run, and on what is decided in it. The

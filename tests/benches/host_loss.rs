@@ -151,6 +151,7 @@ mod linux {
                 },
                 lease: self.lease,
                 council: None,
+                gather: None,
                 own: None,
             });
             options

@@ -20,6 +20,8 @@ pub mod free_port;
 pub mod gates;
 pub mod gpu;
 pub mod harness;
+#[cfg(target_os = "linux")]
+pub mod launched_runs;
 pub mod losses;
 pub mod machines;
 pub mod mix;

@@ -8,7 +8,7 @@ zbmd_tests::own_zbmd_run!("runs over several hosts need Linux", linux::main);
 #[cfg(target_os = "linux")]
 mod linux {
     use std::ffi::OsStr;
-    use std::net::{IpAddr, SocketAddr};
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
     use std::path::{Path, PathBuf};
     use std::sync::atomic::Ordering;
     use std::time::Duration;
@@ -17,10 +17,11 @@ mod linux {
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
     use zbmd_executor::supervise::What;
     use zbmd_executor::{
-        Credentials, Engine, Hosts, Isolation, Protection, RunOptions, Tls, TlsFiles, Token,
+        Credentials, Engine, Gather, Hosts, Isolation, Protection, RunOptions, Tls, TlsFiles, Token,
     };
     use zbmd_tests::agents::{self, AgentProcess};
     use zbmd_tests::child_run;
+    use zbmd_tests::free_port::free_port;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
     use zbmd_wire::testing::{Authority, Flaw, Namespace};
@@ -141,6 +142,7 @@ mod linux {
             },
             lease,
             council: None,
+            gather: None,
             own: None,
         });
         options
@@ -274,6 +276,16 @@ mod linux {
         assert!(text.contains("it has been silent for 300 ms"), "{text}");
     }
 
+    /// How a host that was lost is there again.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Back {
+        /// Its agent is started anew.
+        WhereItWas,
+        /// The same at another address, which the agent tells the run by joining it.
+        Elsewhere,
+        AfterAStop,
+    }
+
     /// An agent that is started again takes part again, from a border on, and so does one that was stopped for a while.
     fn a_host_that_comes_back() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -291,10 +303,25 @@ mod linux {
             },
             options(Isolation::Threads),
         );
-        for is_killed in [true, false] {
-            let agent = start_agent(&token_file);
+        for back in [Back::WhereItWas, Back::Elsewhere, Back::AfterAStop] {
+            let gather = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+            let join = gather.to_string();
+            let join = ["--join", &join, "--as", "right"].map(OsStr::new);
+            let start_anywhere = || match back {
+                Back::Elsewhere => start_agent_with(&token_file, &join),
+                _ => start_agent(&token_file),
+            };
+            let agent = start_anywhere();
             let address = agent.address;
-            let options = host_options(&engine, &agent, Duration::from_millis(300));
+            let mut options = host_options(&engine, &agent, Duration::from_millis(300));
+            if let (Some(hosts), Back::Elsewhere) = (&mut options.hosts, back) {
+                hosts.agents.clear();
+                hosts.gather = Some(Gather {
+                    address: gather,
+                    limit: LONG_LEASE,
+                    processes: Some(2),
+                });
+            }
             let told = live_with(&engine, feed, options, |_, is_over| {
                 let wait_for_end = || {
                     while !is_over.load(Ordering::Relaxed) {
@@ -302,14 +329,17 @@ mod linux {
                     }
                 };
                 std::thread::sleep(Duration::from_millis(300));
-                if !is_killed {
+                if back == Back::AfterAStop {
                     agent.signal(Signal::STOP);
                     std::thread::sleep(Duration::from_millis(500));
                     agent.signal(Signal::CONT);
                     return wait_for_end();
                 }
                 drop(agent);
-                let _again = start_agent_at(&token_file, address);
+                let _again = match back {
+                    Back::Elsewhere => start_anywhere(),
+                    _ => start_agent_at(&token_file, address),
+                };
                 wait_for_end();
             });
             check_loss(&told, &expected, "lost and back");

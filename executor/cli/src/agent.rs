@@ -1,25 +1,36 @@
 //! `zbmd-run agent`: the workers of this host, for runs that are started on another one.
 
-use std::net::SocketAddr;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use zbmd_backends::op::Registry;
 use zbmd_executor::{
-    AgentEvent, Credentials, Engine, Hosts, Protection, Takeover, Tls, TlsFiles, Token,
-    serve_as_agent,
+    AgentEvent, AgentSeat, Credentials, Engine, Hosts, Join, Protection, Takeover, Tls, TlsFiles,
+    Token, serve_as_agent,
 };
 
 use super::args::Args;
 use super::council::CouncilArgs;
-use super::{CliError, exit, say};
-use crate::io::FileError;
+use super::gathering::JoinArgs;
+use super::{CliError, INTERRUPTED, exit, is_end_forced, say};
+
+/// What an agent says first, before its address: whoever has started it waits for that.
+pub(super) const LISTENING: &str = "zbmd-run: agent: listening at ";
 
 /// Options of `zbmd-run agent`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Agent {
-    /// Wait for runs at this address. Port 0 is one that is free.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    listen: SocketAddr,
+    /// Wait for runs at this address. Port 0 is one that is free. With --join a free one of this computer, if it is left out.
+    #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "join")]
+    listen: Option<SocketAddr>,
+    #[command(flatten)]
+    join: JoinArgs,
+    /// End as soon as standard input does: then whoever has started this process is gone, on this computer or, by ssh, on
+    /// another one.
+    #[arg(long)]
+    end_with_input: bool,
     /// The secret that all hosts of a run share: a file that only its owner can read.
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
@@ -68,6 +79,11 @@ impl ProtectionArgs {
         Ok(Protection::Tls(tls))
     }
 
+    /// Whether connections stay in this computer.
+    fn is_loopback(&self) -> bool {
+        self.tls_certificate.is_none() && !self.plain_wires
+    }
+
     /// What this host shows to others at these addresses.
     fn credentials(
         &self,
@@ -90,19 +106,27 @@ impl ProtectionArgs {
 /// The other hosts of a run, if the command line has some.
 pub(super) fn hosts(args: &Args) -> Result<Option<Hosts>, CliError> {
     let council = args.council.seat()?;
-    let has_hosts = !args.hosts.is_empty() || args.take_over_as.is_some();
-    let Some(token_file) = args.token_file.as_ref().filter(|_| has_hosts) else {
+    let Some(token_file) = args.token_file.as_ref().filter(|_| args.has_hosts()) else {
         return match council {
             Some(_) => Err(CliError::Usage(
-                "--council is for runs over several hosts: give each other host by --host"
+                "--council is for runs over several hosts: give each other host by --host, or let them join by --gather"
                     .to_owned(),
             )),
             None => Ok(None),
         };
     };
-    let mut addresses = args.hosts.iter().map(|(_, address)| *address);
+    let gather = args.gathering.gather()?;
+    if let Some(gather) = gather.as_ref().filter(|_| !args.quiet) {
+        say(format_args!(
+            "zbmd-run: waiting for agents at {}",
+            gather.address
+        ));
+    }
+    let named = args.hosts.iter().map(|(_, address)| *address);
+    let mut addresses = named.chain(args.gathering.gather);
     Ok(Some(Hosts {
         agents: args.hosts.clone(),
+        gather,
         credentials: args.protection.credentials(token_file, &mut addresses)?,
         lease: args.host_lease,
         council,
@@ -115,7 +139,10 @@ pub(super) fn hosts(args: &Args) -> Result<Option<Hosts>, CliError> {
 /// # Errors
 /// It cannot stand by, or what it holds is of no use. [`StandBy::Over`] is none.
 pub(super) fn stand_by(args: &Args, engine: &Engine) -> Result<StandBy, CliError> {
-    let (Some(host), Some(hosts)) = (&args.take_over_as, hosts(args)?) else {
+    let Some(host) = &args.take_over_as else {
+        return Ok(StandBy::NotAskedFor);
+    };
+    let Some(hosts) = hosts(args)? else {
         return Ok(StandBy::NotAskedFor);
     };
     say(format_args!("zbmd-run: standing by as host {host}"));
@@ -145,15 +172,94 @@ pub(super) enum StandBy {
 
 /// Serves runs until the process is ended.
 pub(super) fn serve(args: &Agent, registry: &Registry) -> Result<u8, CliError> {
-    let mut address = std::iter::once(args.listen);
-    let credentials = args
-        .protection
-        .credentials(&args.token_file, &mut address)?;
-    let listener = |event| match event {
+    let join = args.join.join()?;
+    let service = Service {
+        listen: args.listen,
+        token_file: &args.token_file,
+        protection: &args.protection,
+        council: &args.council,
+        join: join.as_ref(),
+    };
+    if args.end_with_input {
+        end_with_input();
+    }
+    service.serve(registry)
+}
+
+/// Serves the run that number 0 of the same launcher is.
+pub(super) fn serve_launched(
+    args: &Args,
+    join: &Join,
+    registry: &Registry,
+) -> Result<u8, CliError> {
+    let Some(token_file) = &args.token_file else {
+        return Err(CliError::Usage("--gather needs --token-file".to_owned()));
+    };
+    let service = Service {
+        listen: None,
+        token_file,
+        protection: &args.protection,
+        council: &args.council,
+        join: Some(join),
+    };
+    service.serve(registry)
+}
+
+/// What an agent is to do.
+struct Service<'a> {
+    listen: Option<SocketAddr>,
+    token_file: &'a Path,
+    protection: &'a ProtectionArgs,
+    council: &'a CouncilArgs,
+    join: Option<&'a Join>,
+}
+
+impl Service<'_> {
+    fn serve(&self, registry: &Registry) -> Result<u8, CliError> {
+        let any_ip = match self.protection.is_loopback() {
+            true => Ipv4Addr::LOCALHOST,
+            false => Ipv4Addr::UNSPECIFIED,
+        };
+        let any_port = SocketAddr::from((any_ip, 0));
+        let address = self.listen.unwrap_or(any_port);
+        let mut addresses = std::iter::once(address);
+        let credentials = self
+            .protection
+            .credentials(self.token_file, &mut addresses)?;
+        let council = self.council.seat()?;
+        if self.join.is_some_and(|join| join.is_once) {
+            end_with_run_on_signal();
+        }
+        let seat = AgentSeat {
+            address,
+            credentials: &credentials,
+            council: council.as_ref(),
+            join: self.join,
+        };
+        serve_as_agent(registry, seat, tell)?;
+        Ok(match INTERRUPTED.load(Ordering::Relaxed) {
+            true => exit::INTERRUPTED,
+            false => exit::OK,
+        })
+    }
+}
+
+/// A run is served.
+static SERVES: AtomicBool = AtomicBool::new(false);
+
+fn tell(event: AgentEvent) {
+    match event {
         AgentEvent::Listening(address) => {
-            say(format_args!("zbmd-run: agent: listening at {address}"));
+            say(format_args!("{LISTENING}{address}"));
+        }
+        AgentEvent::Waiting { why } => {
+            say(format_args!("zbmd-run: agent: waiting for a run: {why}"));
+        }
+        AgentEvent::Joined { run } => {
+            say(format_args!("zbmd-run: agent: joined the run at {run}"));
         }
         AgentEvent::Began { conductor } => {
+            SERVES.store(true, Ordering::Relaxed);
             say(format_args!("zbmd-run: agent: a run of {conductor} begins"));
         }
         AgentEvent::Ended {
@@ -161,16 +267,35 @@ pub(super) fn serve(args: &Agent, registry: &Registry) -> Result<u8, CliError> {
             why,
             fenced,
         } => {
+            SERVES.store(false, Ordering::Relaxed);
             say(format_args!(
                 "zbmd-run: agent: the run of {conductor} has ended: {why}; {fenced} connections of runs and epochs that were over have been refused"
             ));
         }
+    }
+}
+
+/// Whoever stops all processes of a run at once stops the run among them: its agents work for it until it has ended in good
+/// order. A second signal, or one without a run, ends the process.
+fn end_with_run_on_signal() {
+    let on_signal = || {
+        if is_end_forced(true) || !SERVES.load(Ordering::Relaxed) {
+            std::process::exit(i32::from(exit::INTERRUPTED));
+        }
     };
-    let seat = args.council.seat()?;
-    let served = serve_as_agent(registry, args.listen, &credentials, seat.as_ref(), listener);
-    served.map_err(|source| FileError::Io {
-        path: PathBuf::from(args.listen.to_string()),
-        source,
-    })?;
-    Ok(exit::OK)
+    if let Err(error) = ctrlc::set_handler(on_signal) {
+        say(format_args!(
+            "zbmd-run: note: a signal ends this agent at once, before its run: {error}"
+        ));
+    }
+}
+
+/// Ends the process when its input does.
+fn end_with_input() {
+    std::thread::spawn(|| {
+        let mut input = std::io::stdin().lock();
+        // An input that cannot be read is one that has ended.
+        while input.read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0) {}
+        std::process::exit(i32::from(exit::OK));
+    });
 }

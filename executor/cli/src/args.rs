@@ -15,8 +15,12 @@ use super::control::{Mode, ProbeArgs, Set};
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 use super::council::CouncilArgs;
 use super::deadlines::LateAnswer;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::gathering::GatherArgs;
 use super::replay::Replay;
 use super::top::Top;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::up::Up;
 use crate::flight::{Keep, keep};
 
 /// [`zbmd_ir::limits::MAX_STRUCTURE_BYTES`] in MiB.
@@ -173,10 +177,13 @@ pub(super) struct Args {
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[command(flatten)]
+    pub(super) gathering: GatherArgs,
     /// A host that is silent for so long is lost; five heartbeats are sent meanwhile, over UDP. `20ms` on a quiet network with
     /// agents that may have real-time priority, `1s` over a wide-area network or on crowded computers.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "100ms", requires = "hosts")]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "100ms", requires = "token_file")]
     pub(super) host_lease: Duration,
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[command(flatten)]
@@ -198,6 +205,26 @@ pub(super) struct Args {
     /// Say nothing but errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
+}
+
+impl Args {
+    /// Whether a launcher has started the process, among others of the run.
+    pub(super) fn is_launched(&self) -> bool {
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        return self.gathering.launcher.is_some();
+        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        false
+    }
+
+    /// Whether the run is over several hosts.
+    pub(super) fn has_hosts(&self) -> bool {
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        return !self.hosts.is_empty()
+            || self.gathering.gather.is_some()
+            || self.take_over_as.is_some();
+        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        false
+    }
 }
 
 /// What the command does besides running bundles.
@@ -222,6 +249,10 @@ pub(super) enum Other {
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[command(after_help = AGENT_HELP)]
     Agent(Agent),
+    /// Start an agent on each host of a cluster by ssh, run a bundle over them, and stop them.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[command(after_help = UP_HELP)]
+    Up(Up),
     /// Run again what `--record` has recorded, bit for bit: on the same bundle or another one of the same graph.
     #[command(after_help = REPLAY_HELP)]
     Replay(Box<Replay>),
@@ -248,6 +279,8 @@ Examples:
   zbmd-run replay black-box -o out=again.f32              does the same again, bit for bit
   zbmd-run top                                            watches a run from another terminal
   zbmd-run set gain=2                                     sets a live parameter of a run
+  srun zbmd-run model.zbmd --launcher slurm --gather 0.0.0.0:7100 --token-file cluster.token --plain-wires \\
+      -i in=in.f32 -o out=out.f32                         over the computers of a job
 
 Live streams instead of files: udp://HOST:PORT, tcp://HOST:PORT, tcp-listen://HOST:PORT, rtl_tcp://HOST:PORT (sources),
 rtl_tcp-listen://HOST:PORT (sinks), zmq-sub:// and zmq-pull:// (sources), zmq-pub:// and zmq-push:// (sinks; ZeroMQ, with
@@ -313,10 +346,34 @@ Examples:
       --tls-certificate left.pem --tls-key left.key --tls-ca ca.pem -i in=in.f32 -o out=out.f32
   zbmd-run agent --listen 10.0.0.2:7000 --token-file cluster.token --plain-wires
 
+An agent may join a run whose address it knows, as the host that it is or as what started it says:
+  zbmd-run agent --join 10.0.0.1:7100 --as right --token-file cluster.token --plain-wires
+  zbmd-run agent --join zbmd-run:7100 --launcher kubernetes --token-file cluster.token --plain-wires
+
 It serves one run after the other until it is killed. Whoever has the token, and a certificate of the authority, can have it
 run any bundle. At addresses of other computers it needs TLS, or --plain-wires on networks that are trusted.
 
-Exit codes: 2 usage, 4 the token or a certificate cannot be read, or the address is taken.";
+Exit codes: 0 the run of --once is over, 2 usage, 4 the token or a certificate cannot be read, or the address is taken,
+5 refused by the run that it joins.";
+
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+const UP_HELP: &str = "\
+Examples:
+  zbmd-run up launch.ron                                  as the file says
+  zbmd-run up launch.ron -i in=in.f32 -o out=out.f32      with more options of the run
+
+The file:
+  Launch(
+      bundle: \"model.zbmd\",
+      token_file: \"cluster.token\",
+      hosts: {
+          \"right\": Host(address: \"10.0.0.2:7000\", user: \"radio\", token_file: \"/etc/zbmd/cluster.token\"),
+      },
+      options: [\"--plain-wires\"],
+      agent_options: [\"--plain-wires\"],
+  )
+
+Exit codes: those of the run; 2 usage, 4 the file cannot be read or says what it must not, 5 an agent cannot be started.";
 
 const REPLAY_HELP: &str = "\
 Examples:

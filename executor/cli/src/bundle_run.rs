@@ -5,7 +5,6 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
 
 use zbmd_backends::op::Registry;
@@ -40,7 +39,7 @@ use super::share;
 use super::supervision::{self, EventLines};
 use super::watch::{EdgeMeters, Watch};
 use super::web::{PageRun, RunPage, WebContent, WebError, WebListener, WebServer};
-use super::{CliError, INTERRUPTED, exit, file_roles, say, startup};
+use super::{CliError, exit, file_roles, is_end_forced, say, startup};
 use crate::checkpoint::{Checkpoint, Origin};
 use crate::flight::{ReadyRecorder, Recorder, ReplayStart};
 use crate::io::pump::{PumpEnd, SharedFile};
@@ -394,7 +393,7 @@ impl<'a> Running<'a> {
         };
         #[cfg(not(all(feature = "hosts", target_os = "linux")))]
         let mut session = engine.start(options)?;
-        stop_on_signal(session.stopper());
+        stop_on_signal(session.stopper(), args.is_launched());
 
         let (pump_ends, ended_pumps) = mpsc::channel();
         live.start(
@@ -741,9 +740,9 @@ fn program_names(program: &Program) -> Vec<&str> {
 }
 
 /// Ends the run at a border on an interrupt or termination signal; the second one ends the process.
-fn stop_on_signal(stopper: Stopper) {
+fn stop_on_signal(stopper: Stopper, is_launched: bool) {
     let end_run = move || {
-        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+        if is_end_forced(is_launched) {
             std::process::exit(i32::from(exit::INTERRUPTED));
         }
         stopper.stop();

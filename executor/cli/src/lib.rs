@@ -29,7 +29,13 @@ mod file_roles;
 mod files;
 #[doc(hidden)]
 pub mod flight;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+mod gathering;
 mod io;
+#[cfg(all(test, feature = "hosts", target_os = "linux"))]
+mod launch_files;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+mod launcher;
 mod live;
 mod live_report;
 mod record;
@@ -45,16 +51,21 @@ mod supervision;
 #[doc(hidden)]
 pub mod testing;
 mod top;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+mod up;
 mod watch;
 mod web;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use zbmd_backends::op::Registry;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use zbmd_executor::AgentError;
 use zbmd_executor::embed;
 use zbmd_executor::{EngineError, RunError};
 use zbmd_ir::bundle::OpenError;
@@ -106,6 +117,12 @@ enum CliError {
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[error("{0}")]
     Credentials(String),
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[error(transparent)]
+    Agent(#[from] zbmd_executor::AgentError),
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[error(transparent)]
+    Start(#[from] up::StartError),
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
@@ -124,7 +141,9 @@ impl CliError {
                 exit::FILE
             }
             #[cfg(all(feature = "hosts", target_os = "linux"))]
-            CliError::Credentials(_) => exit::FILE,
+            CliError::Credentials(_) | CliError::Agent(AgentError::Listen { .. }) => exit::FILE,
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            CliError::Agent(AgentError::NotJoined { .. }) | CliError::Start(_) => exit::REFUSED,
             CliError::State { .. }
             | CliError::Refused { .. }
             | CliError::Folder(_)
@@ -205,6 +224,17 @@ fn flush_console(args: &Args) {
 /// A signal has come that ends the run.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
+/// A launcher may tell a process to end twice, itself and by what has started it; what comes within this time is one signal.
+const SAME_SIGNAL: Duration = Duration::from_secs(2);
+
+/// Counts a signal that ends the run; whether it is another one, which ends the process at once.
+fn is_end_forced(is_launched: bool) -> bool {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    let first = FIRST.get_or_init(Instant::now);
+    let was_interrupted = INTERRUPTED.swap(true, Ordering::Relaxed);
+    was_interrupted && (!is_launched || first.elapsed() > SAME_SIGNAL)
+}
+
 fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     match (&args.command, &args.bundle) {
         (Some(Other::Top(args)), _) => Ok(top(args)),
@@ -216,8 +246,19 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         (Some(Other::Probe(args)), _) => Ok(control::probe(args)),
         #[cfg(all(feature = "hosts", target_os = "linux"))]
         (Some(Other::Agent(args)), _) => agent::serve(args, registry),
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        (Some(Other::Up(args)), _) => up::up(args, registry),
         (Some(Other::Replay(args)), _) => replay(args, registry),
-        (None, Some(bundle_path)) => run(args, bundle_path, registry, None),
+        (None, Some(bundle_path)) => run_or_serve(args, bundle_path, registry),
         (None, None) => Err(CliError::Usage("there is no bundle to run".to_owned())),
     }
+}
+
+/// Runs the bundle, unless a launcher has started this process as the agent of a run.
+fn run_or_serve(args: &Args, bundle_path: &Path, registry: &Registry) -> Result<u8, CliError> {
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    if let Some(join) = args.gathering.join()? {
+        return agent::serve_launched(args, &join, registry);
+    }
+    run(args, bundle_path, registry, None)
 }

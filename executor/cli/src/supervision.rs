@@ -29,7 +29,8 @@ pub(super) fn read(args: &Args, names: &[&str]) -> Result<Option<Supervised>, Cl
         || args.inject.is_some()
         || args.checkpoint.is_some()
         || args.record.is_some()
-        || has_hosts(args);
+        // The loss of a host is what supervision is for.
+        || args.has_hosts();
     if !is_asked_for {
         return Ok(None);
     }
@@ -55,17 +56,6 @@ pub(super) fn read(args: &Args, names: &[&str]) -> Result<Option<Supervised>, Cl
         inject: args.inject.as_deref().map(injector).transpose()?,
         save_every: None,
     }))
-}
-
-/// Whether the run is over several hosts: the loss of one is what supervision is for.
-fn has_hosts(args: &Args) -> bool {
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
-    return !args.hosts.is_empty() || args.take_over_as.is_some();
-    #[cfg(not(all(feature = "hosts", target_os = "linux")))]
-    {
-        let _ = args;
-        false
-    }
 }
 
 fn declaration_error(path: Option<&Path>, text: String) -> CliError {

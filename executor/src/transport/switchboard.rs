@@ -42,12 +42,21 @@ struct Present {
     plan: Option<u64>,
 }
 
+/// Who is let in besides wires, and who answers them.
+#[derive(Clone)]
+pub(crate) struct Callers {
+    /// Conductors, of which an agent serves one at a time, or agents that join a run.
+    pub purpose: Purpose,
+    /// Takes their connections.
+    pub taker: Sender<Accepted>,
+}
+
 #[derive(Default)]
 struct Board {
     present: Present,
     waiting: BTreeMap<WireKey, (u64, Connection)>,
-    /// Where connections go that give orders; nowhere if this host is a conductor's.
-    orders: Option<Sender<Accepted>>,
+    /// Who is let in besides wires.
+    callers: Option<Callers>,
     /// This host serves a conductor.
     is_busy: bool,
 }
@@ -63,18 +72,18 @@ pub(crate) struct Switchboard {
 }
 
 impl Switchboard {
-    /// Listens. Connections that give orders go to `orders`.
+    /// Listens. Besides wires, `callers` are let in.
     ///
     /// # Errors
     /// What the system says.
     pub(crate) fn listen(
         address: SocketAddr,
         credentials: &Credentials,
-        orders: Option<Sender<Accepted>>,
+        callers: Option<Callers>,
     ) -> io::Result<Arc<Self>> {
         let listener = TcpListener::bind(address)?;
         let board = Board {
-            orders,
+            callers,
             ..Board::default()
         };
         let switchboard = Arc::new(Self {
@@ -191,24 +200,8 @@ impl Switchboard {
 
     fn admit(&self, accepted: Accepted) {
         let deadline = Deadline::after(HANDSHAKE_LIMIT);
-        if accepted.hello.purpose == Purpose::Council {
-            // Voters have an address of their own.
-            return accepted.refuse(Refusal::Unknown, deadline);
-        }
-        if accepted.hello.purpose == Purpose::Control {
-            let mut board = self.board();
-            let Some(orders) = board.orders.clone() else {
-                drop(board);
-                return accepted.refuse(Refusal::Unknown, deadline);
-            };
-            let was_busy = std::mem::replace(&mut board.is_busy, true);
-            drop(board);
-            if was_busy {
-                return accepted.refuse(Refusal::Busy, deadline);
-            }
-            // Whoever serves it answers.
-            let _ = orders.send(accepted);
-            return;
+        if accepted.hello.purpose != Purpose::Wire {
+            return self.admit_caller(accepted, deadline);
         }
         if let Some(why) = self.refusal(&accepted) {
             if matches!(why, Refusal::Epoch | Refusal::Run) {
@@ -232,6 +225,30 @@ impl Switchboard {
             drop(board);
             self.arrived.notify_all();
         }
+    }
+
+    /// Lets in who is expected besides wires; voters have an address of their own.
+    fn admit_caller(&self, accepted: Accepted, deadline: Deadline) {
+        let purpose = accepted.hello.purpose;
+        let mut board = self.board();
+        let callers = board.callers.clone();
+        let Some(callers) = callers.filter(|callers| callers.purpose == purpose) else {
+            drop(board);
+            return accepted.refuse(Refusal::Unknown, deadline);
+        };
+        let is_conductor = purpose == Purpose::Control;
+        let was_busy = is_conductor && std::mem::replace(&mut board.is_busy, true);
+        drop(board);
+        if was_busy {
+            return accepted.refuse(Refusal::Busy, deadline);
+        }
+        // Whoever takes it answers.
+        let _ = callers.taker.send(accepted);
+    }
+
+    /// Nobody but wires is let in any more: whoever waits for callers is told so.
+    pub(crate) fn refuse_callers(&self) {
+        self.board().callers = None;
     }
 
     /// Why a wire is not let in, if it is not.

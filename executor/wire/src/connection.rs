@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv, sockopt};
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 
@@ -214,6 +216,33 @@ impl SharedConnection {
     /// What the system says.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+    }
+
+    /// Whether the other side has yet to close it.
+    pub fn is_open(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recv(&self.socket, &mut [0; 1], flags) {
+            Ok((_, 0)) => false,
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Waits until the other side has closed the connection, or is gone: that is asked for when nothing has come for ten
+    /// seconds.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn wait_for_end(&self) -> io::Result<()> {
+        sockopt::set_socket_keepalive(&self.socket, true)?;
+        sockopt::set_tcp_keepidle(&self.socket, Duration::from_secs(10))?;
+        sockopt::set_tcp_keepintvl(&self.socket, Duration::from_secs(5))?;
+        sockopt::set_tcp_keepcnt(&self.socket, 4)?;
+        self.set_limit(Duration::MAX);
+        // Nothing more is said; what comes all the same is passed over.
+        let mut reader = self;
+        while reader.read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0) {}
+        Ok(())
     }
 
     /// Ends the connection: whoever waits for it fails at once.

@@ -211,7 +211,7 @@ pub enum HandshakeError {
     },
     /// A hello that asks for nothing we know.
     #[error(
-        "{peer} asks for a connection of kind {found}; kinds are 1 (control), 2 (wire) and 3 (council): both hosts must run the same zbmd"
+        "{peer} asks for a connection of kind {found}; kinds are 1 (control), 2 (wire), 3 (council), 4 (border) and 5 (join): both hosts must run the same zbmd"
     )]
     Purpose {
         /// The other side.

@@ -41,6 +41,8 @@ pub enum Purpose {
     Council = 3,
     /// A conductor gives a voter that could take over the state of each border.
     Border = 4,
+    /// An agent joins a run.
+    Join = 5,
 }
 
 /// What the dialer says.
@@ -112,6 +114,7 @@ impl Hello {
             2 => Purpose::Wire,
             3 => Purpose::Council,
             4 => Purpose::Border,
+            5 => Purpose::Join,
             found => return Err(HandshakeError::Purpose { peer, found }),
         };
         Ok(Self {

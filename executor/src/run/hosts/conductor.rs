@@ -1,27 +1,30 @@
 //! The conductor's view of all hosts: where each device is, the connections to the agents, and what they are asked to do.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
 
 use xxhash_rust::xxh3::xxh3_64;
 use zbmd_ir::{DeviceId, Plan, PlanId, TiVec, has_live};
 use zbmd_wire::connection::Protection;
+use zbmd_wire::handshake::{Accepted, Purpose};
 
 use super::conductor_seat::ConductorSeat;
+use super::gathering::Gathering;
 use super::link::{HostLink, LinkEpoch, RemotePart};
 use super::message::Order;
 use super::opener::{AgentOpener, sum_of};
 use super::seat::Mandate;
 use crate::error::EngineError;
-use crate::options::{Isolation, RunOptions};
+use crate::options::{Hosts, Isolation, RunOptions};
 use crate::program::{LoadedModes, LoadedProgram};
 use crate::run::event::WorkerEvent;
 use crate::run::inbox::EventSender;
 use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::session_memory::SessionMemory;
-use crate::transport::switchboard::Switchboard;
+use crate::transport::switchboard::{Callers, Switchboard};
 use crate::worker::border;
 use crate::worker::job::HostOptions;
 use crate::worker::wired::Wiring;
@@ -30,7 +33,6 @@ use crate::worker::wired::Wiring;
 pub(crate) struct HostSet {
     /// By host.
     names: Vec<String>,
-    addresses: Vec<SocketAddr>,
     links: Vec<Option<HostLink>>,
     own_host: usize,
     /// By device.
@@ -67,18 +69,27 @@ impl HostSet {
         check_options(options)?;
         let image = zbmd_ir::bundle::image_of_modes(modes.verified());
         let bundle = image.map_err(EngineError::Thread)?;
-        let opener = AgentOpener {
+        let mut opener = AgentOpener {
             run: zbmd_wire::handshake::new_run().map_err(EngineError::Thread)?,
             hosts: hosts.clone(),
             bundle_sum: sum_of(bundle.file()).map_err(EngineError::Thread)?,
             bundle,
             options: HostOptions::of(options),
             events: events.clone(),
+            addresses: Mutex::default(),
             is_over: AtomicBool::new(false),
         };
-        let mut set = Self::of(modes.first(), opener)?;
+        let (switchboard, gathered) = Self::listen(modes.first(), &mut opener.hosts)?;
+        let mut set = Self::of(modes.first(), opener, switchboard)?;
         for loaded in modes.iter() {
             set.check_program(loaded, is_takeover)?;
+        }
+        if let Some((gathering, joins)) = gathered {
+            let opener = Arc::clone(&set.opener);
+            std::thread::Builder::new()
+                .name("zbmd joins".to_owned())
+                .spawn(move || admit_again(gathering, &joins, &opener))
+                .map_err(EngineError::Thread)?;
         }
 
         match is_takeover {
@@ -90,30 +101,67 @@ impl HostSet {
     }
 
     fn open_all(&mut self) -> Result<(), EngineError> {
-        for (host, address) in self.agent_hosts() {
-            let opened = self.opener.open(host, address);
+        for host in self.agent_hosts() {
+            let opened = self.opener.open(host);
             self.links[host] = Some(opened.map_err(|why| host_error(&self.names[host], why))?);
         }
         Ok(())
     }
 
     fn look_for_all(&self) {
-        for (host, address) in self.agent_hosts() {
-            self.opener.look_for(host, address);
+        for host in self.agent_hosts() {
+            self.opener.look_for(host);
         }
     }
 
-    /// Hosts with an agent, and where it is.
-    fn agent_hosts(&self) -> Vec<(usize, SocketAddr)> {
+    /// Hosts with an agent.
+    fn agent_hosts(&self) -> Vec<usize> {
         let agents = self.opener.hosts.agents.iter();
-        let hosts = agents.filter_map(|(name, address)| {
-            let host = self.names.iter().position(|known| known == name)?;
-            Some((host, *address))
-        });
+        let hosts = agents.filter_map(|(name, _)| self.names.iter().position(|n| n == name));
         hosts.collect()
     }
 
-    fn of(loaded: &LoadedProgram, opener: AgentOpener) -> Result<Self, EngineError> {
+    /// Listens for connections, and waits for the agents if they are to join: they are named in `hosts` from then on.
+    fn listen(
+        loaded: &LoadedProgram,
+        hosts: &mut Hosts,
+    ) -> Result<(Arc<Switchboard>, Option<(Gathering, Receiver<Accepted>)>), EngineError> {
+        // Agents reach it by the address that their own connection comes from.
+        let bind_ip = match hosts.credentials.protection {
+            Protection::Loopback => Ipv4Addr::LOCALHOST,
+            Protection::Tls(_) | Protection::Plain => Ipv4Addr::UNSPECIFIED,
+        };
+        let any_port = SocketAddr::from((bind_ip, 0));
+        let gather = hosts.gather.clone();
+        let bind_address = gather.as_ref().map_or(any_port, |gather| gather.address);
+        let checked = hosts.credentials.protection.check(bind_address);
+        checked.map_err(|error| host_error("here", error.to_string()))?;
+
+        let (taker, joins) = mpsc::channel();
+        let callers = gather.as_ref().map(|_| Callers {
+            purpose: Purpose::Join,
+            taker,
+        });
+        let switchboard = Switchboard::listen(bind_address, &hosts.credentials, callers);
+        let switchboard =
+            switchboard.map_err(|error| host_error("here", format!("{bind_address}: {error}")))?;
+        let Some(gather) = gather else {
+            return Ok((switchboard, None));
+        };
+
+        let machine_hosts = loaded.program.machine.hosts.iter();
+        let names = machine_hosts.map(|host| host.name.clone()).collect();
+        let gathering = Gathering::wait_for_all(names, &gather, &joins);
+        let gathering = gathering.map_err(|why| host_error("here", why))?;
+        hosts.agents = gathering.agents();
+        Ok((switchboard, Some((gathering, joins))))
+    }
+
+    fn of(
+        loaded: &LoadedProgram,
+        opener: AgentOpener,
+        switchboard: Arc<Switchboard>,
+    ) -> Result<Self, EngineError> {
         let options = &opener.hosts;
         let machine = &loaded.program.machine;
         let names: Vec<String> = machine.hosts.iter().map(|host| host.name.clone()).collect();
@@ -165,22 +213,16 @@ impl HostSet {
             let checked = options.credentials.protection.check(*address);
             checked.map_err(|error| host_error(name, error.to_string()))?;
         }
-        // Agents reach it by the address that their own connection comes from.
-        let bind_ip = match options.credentials.protection {
-            Protection::Loopback => Ipv4Addr::LOCALHOST,
-            Protection::Tls(_) | Protection::Plain => Ipv4Addr::UNSPECIFIED,
-        };
-        let bind_address = SocketAddr::from((bind_ip, 0));
-        let switchboard = Switchboard::listen(bind_address, &options.credentials, None);
         Ok(Self {
             links: names.iter().map(|_| None).collect(),
             own_host,
             hosts,
-            addresses,
-            switchboard: switchboard
-                .map_err(|error| host_error(own_name, format!("{bind_address}: {error}")))?,
+            switchboard,
             names,
-            opener: Arc::new(opener),
+            opener: Arc::new(AgentOpener {
+                addresses: Mutex::new(addresses),
+                ..opener
+            }),
             mandate: None,
         })
     }
@@ -265,8 +307,8 @@ impl HostSet {
 
     /// Looks for a host that was lost, until it comes back.
     pub(crate) fn look_for(&self, host: usize) {
-        if self.agent_hosts().iter().any(|(with, _)| *with == host) {
-            self.opener.look_for(host, self.addresses[host]);
+        if self.agent_hosts().contains(&host) {
+            self.opener.look_for(host);
         }
     }
 
@@ -298,7 +340,7 @@ impl HostSet {
             credentials: self.opener.hosts.credentials.clone(),
             own_host: self.own_host,
             hosts: self.hosts_of(spec),
-            addresses: self.addresses.clone(),
+            addresses: self.opener.addresses(),
             names: self.names.clone(),
             switchboard: Arc::clone(&self.switchboard),
             is_agent: false,
@@ -351,7 +393,7 @@ impl HostSet {
                 continue;
             }
 
-            let mut addresses = self.addresses.clone();
+            let mut addresses = self.opener.addresses();
             // As the agent has reached this host.
             addresses[self.own_host] = link.own_address(self.switchboard.address());
             let order = Order::Begin {
@@ -388,6 +430,17 @@ impl HostSet {
 impl Drop for HostSet {
     fn drop(&mut self) {
         self.opener.is_over.store(true, Ordering::Release);
+        self.switchboard.refuse_callers();
+    }
+}
+
+/// Lets agents join that were started anew, until nobody calls any more; the end of this is that of the agents' connections,
+/// by which they know that the run is over.
+fn admit_again(mut gathering: Gathering, joins: &Receiver<Accepted>, opener: &AgentOpener) {
+    while let Ok(accepted) = joins.recv() {
+        if let Some((host, address)) = gathering.admit(accepted) {
+            opener.set_address(host, address);
+        }
     }
 }
 

@@ -36,10 +36,12 @@
 //! conductor has closed; its wires are closed too, and new ones of that epoch are refused.
 
 pub(crate) mod agent;
+mod agent_run;
 mod agent_seat;
 mod border_copy;
 pub(crate) mod conductor;
 pub(crate) mod conductor_seat;
+mod gathering;
 mod heartbeats;
 mod holders;
 pub(crate) mod link;

@@ -4,8 +4,8 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use xxhash_rust::xxh3::Xxh3;
@@ -43,6 +43,8 @@ pub(super) struct AgentOpener {
     pub bundle_sum: u64,
     pub options: HostOptions,
     pub events: EventSender<WorkerEvent>,
+    /// Where the agent of each host is; an agent that was started anew may be elsewhere.
+    pub addresses: Mutex<Vec<SocketAddr>>,
     /// Nobody looks for hosts any more.
     pub is_over: AtomicBool,
 }
@@ -52,7 +54,8 @@ impl AgentOpener {
     ///
     /// # Errors
     /// It is not there, refuses us or the bundle, or is not heard.
-    pub(super) fn open(&self, host: usize, address: SocketAddr) -> Result<HostLink, String> {
+    pub(super) fn open(&self, host: usize) -> Result<HostLink, String> {
+        let address = self.addresses()[host];
         let text = |error: io::Error| format!("{address}: {error}");
         let session = new_run().map_err(text)?;
         let connection = SharedConnection::new(self.dial(address)?, OPEN_LIMIT);
@@ -82,6 +85,18 @@ impl AgentOpener {
             &self.hosts,
             self.events.clone(),
         )
+    }
+
+    /// Where the agent of each host is; that of this host says nothing.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        let addresses = self.addresses.lock();
+        addresses.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The agent of a host has been started anew.
+    pub(super) fn set_address(&self, host: usize, address: SocketAddr) {
+        let addresses = self.addresses.lock();
+        addresses.unwrap_or_else(PoisonError::into_inner)[host] = address;
     }
 
     /// One that is not there yet may be about to start, and one that serves another run may be about to end it: that is
@@ -123,12 +138,12 @@ impl AgentOpener {
 
     /// Looks for a host that was lost, on a thread of its own, until it is back or the run is over. Without a thread it stays
     /// lost.
-    pub(super) fn look_for(self: &Arc<Self>, host: usize, address: SocketAddr) {
+    pub(super) fn look_for(self: &Arc<Self>, host: usize) {
         let opener = Arc::clone(self);
         let look = move || {
             while !opener.is_over.load(Ordering::Acquire) {
                 std::thread::sleep(RETURN_PAUSE);
-                if let Ok(link) = opener.open(host, address) {
+                if let Ok(link) = opener.open(host) {
                     let link = Box::new(link);
                     opener.events.send(WorkerEvent::HostBack { host, link });
                     return;
