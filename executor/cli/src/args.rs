@@ -248,7 +248,7 @@ pub(super) enum Other {
     /// Run the devices of this host for runs that are started on another one with `--host`.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[command(after_help = AGENT_HELP)]
-    Agent(Agent),
+    Agent(Box<Agent>),
     /// Start an agent on each host of a cluster by ssh, run a bundle over them, and stop them.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[command(after_help = UP_HELP)]

@@ -41,6 +41,11 @@ impl GatherArgs {
         let Some(address) = self.gather else {
             return Ok(None);
         };
+        if address.port() == 0 {
+            return Err(CliError::Usage(format!(
+                "--gather {address}: agents must know the port, so it cannot be 0"
+            )));
+        }
         Ok(Some(Gather {
             address,
             limit: self.gather_limit,

@@ -1,17 +1,12 @@
 //! The agent of a host: waits for a conductor, loads its bundle, and runs the workers of this host's devices. It decides
 //! nothing: an epoch begins and ends as the conductor says, or ends when the conductor has been silent for a lease.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, memfd_create};
-use xxhash_rust::xxh3::Xxh3;
 use zbmd_op::Registry;
 use zbmd_wire::Deadline;
 use zbmd_wire::beat::BeatSender;
@@ -20,9 +15,10 @@ use zbmd_wire::handshake::{Accepted, Purpose};
 
 use super::agent_run::{AgentRun, RunTerms};
 use super::agent_seat::Obedience;
+use super::bundle_parts::{BundleParts, HeldBundle};
 use super::gathering::join_when_there;
 use super::heartbeats::{BeatPeer, Heartbeats, Silence};
-use super::message::{self, MAX_BUNDLE_BYTES, Order, Report};
+use super::message::{self, Order, Report};
 use crate::options::{CouncilSeat, Join};
 use crate::program::Engine;
 use crate::transport::switchboard::{Callers, Switchboard};
@@ -132,6 +128,7 @@ pub fn serve_as_agent(
         keep_joined(join, credentials, &switchboard, &refusal, tell).map_err(failed)?;
     }
 
+    let mut kept = KeptBundle::default();
     while let Ok(accepted) = conductors.recv() {
         let conductor = accepted.peer();
         listener(AgentEvent::Began { conductor });
@@ -142,8 +139,11 @@ pub fn serve_as_agent(
             beats: &beats,
             obedience: &obedience,
         };
-        let served = host.serve(accepted);
+        let served = host.serve(accepted, &mut kept);
         switchboard.end();
+        if served.is_ok() {
+            kept = KeptBundle::Nothing;
+        }
         listener(AgentEvent::Ended {
             conductor,
             why: served.map_or_else(|error| error.to_string(), |()| "the run is over".to_owned()),
@@ -202,16 +202,15 @@ struct AgentHost<'a> {
 }
 
 impl AgentHost<'_> {
-    /// Serves one conductor until it goes.
-    fn serve(&self, accepted: Accepted) -> io::Result<()> {
+    /// Serves one conductor until it goes. What is kept of its bundle need not be sent.
+    fn serve(&self, accepted: Accepted, kept: &mut KeptBundle) -> io::Result<()> {
         let run = accepted.hello.run;
         let connection = accepted.welcome(Deadline::after(SEND_LIMIT));
         let connection = connection.map_err(io::Error::other)?;
         let connection = Arc::new(SharedConnection::new(connection, FIRST_LIMIT)?);
         let order = message::receive::<Order>(&*connection)?;
         let Order::Open {
-            bundle_bytes,
-            bundle_sum,
+            bundle,
             options,
             lease_ns,
             beat_session,
@@ -223,7 +222,7 @@ impl AgentHost<'_> {
             ));
         };
 
-        let engine = receive_engine(&connection, bundle_bytes, bundle_sum, self.registry)?;
+        let engine = receive_engine(&connection, bundle, kept, self.registry)?;
         if let Err(why) = self.obedience.accept_run(council) {
             message::send(&*connection, &Report::Unfit { why: why.clone() })?;
             return Err(io::Error::other(why));
@@ -294,17 +293,57 @@ fn hear_conductor(
     )
 }
 
-/// Receives a bundle, and loads it; the conductor is told if this host cannot run it.
+/// What an agent has of the bundle of a run that was cut off from it: whoever comes back need not send it again.
+#[derive(Default)]
+enum KeptBundle {
+    #[default]
+    Nothing,
+    Begun(HeldBundle),
+    Loaded {
+        parts: BundleParts,
+        engine: Engine,
+    },
+}
+
+/// Receives what is lacking of a bundle, and loads it; the conductor is told if this host cannot run it. What there is of it
+/// is kept, also if the connection is cut.
 fn receive_engine(
     connection: &SharedConnection,
-    bundle_bytes: u64,
-    bundle_sum: u64,
+    parts: BundleParts,
+    kept: &mut KeptBundle,
     registry: &Registry,
 ) -> io::Result<Engine> {
-    let opened = receive_bundle(connection, bundle_bytes, bundle_sum)
-        .map_err(|error| error.to_string())
-        .and_then(|bundle| open_bundle(&bundle, registry));
-    match opened {
+    let begun = match std::mem::take(kept) {
+        KeptBundle::Loaded {
+            parts: loaded_parts,
+            engine,
+        } if loaded_parts == parts => {
+            let first_part = parts.count();
+            message::send(connection, &Report::Lacks { first_part })?;
+            *kept = KeptBundle::Loaded {
+                parts,
+                engine: engine.clone(),
+            };
+            return Ok(engine);
+        }
+        KeptBundle::Begun(bundle) => Some(bundle),
+        _ => None,
+    };
+
+    let received = HeldBundle::of(parts.clone(), begun).and_then(|mut bundle| {
+        let received = receive_rest(connection, &mut bundle);
+        let opened = received.and_then(|()| open_bundle(&bundle, registry));
+        *kept = match &opened {
+            // The engine has a copy of its own.
+            Ok(engine) => KeptBundle::Loaded {
+                parts,
+                engine: engine.clone(),
+            },
+            Err(_) => KeptBundle::Begun(bundle),
+        };
+        opened
+    });
+    match received {
         Ok(engine) => Ok(engine),
         Err(why) => {
             message::send(connection, &Report::Unfit { why: why.clone() })?;
@@ -313,42 +352,15 @@ fn receive_engine(
     }
 }
 
-/// Receives a bundle into a file without a name.
-fn receive_bundle(mut connection: &SharedConnection, bytes: u64, sum: u64) -> io::Result<File> {
-    if bytes > MAX_BUNDLE_BYTES {
-        return Err(io::Error::other(format!(
-            "a bundle of {bytes} bytes, {MAX_BUNDLE_BYTES} are the most"
-        )));
-    }
-    let mut file = File::from(memfd_create("zbmd bundle", MemfdFlags::CLOEXEC)?);
-    let mut found_sum = Xxh3::new();
-    let mut piece = vec![0; 1 << 20];
-    let mut left = bytes;
-    while left > 0 {
-        let most = left.min(piece.len() as u64) as usize;
-        let found = connection.read(&mut piece[..most])?;
-        if found == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                format!("the bundle ends {left} bytes before its {bytes}"),
-            ));
-        }
-        found_sum.update(&piece[..found]);
-        file.write_all(&piece[..found])?;
-        left -= found as u64;
-    }
-    let found = found_sum.digest();
-    if found != sum {
-        return Err(io::Error::other(format!(
-            "the bundle has checksum {found:016x}, it was sent with {sum:016x}"
-        )));
-    }
-    Ok(file)
+fn receive_rest(connection: &SharedConnection, bundle: &mut HeldBundle) -> Result<(), String> {
+    let first_part = bundle.first_missing();
+    let lacks = Report::Lacks { first_part };
+    message::send(connection, &lacks).map_err(|error| error.to_string())?;
+    bundle.receive(connection)
 }
 
 /// The engine for a bundle, which is verified like any other.
-fn open_bundle(bundle: &File, registry: &Registry) -> Result<Engine, String> {
-    let path = format!("/proc/self/fd/{}", bundle.as_raw_fd());
-    let modes = zbmd_ir::bundle::open_modes(Path::new(&path)).map_err(|error| error.to_string())?;
+fn open_bundle(bundle: &HeldBundle, registry: &Registry) -> Result<Engine, String> {
+    let modes = zbmd_ir::bundle::open_modes(&bundle.path()).map_err(|error| error.to_string())?;
     Engine::with_modes(modes, registry).map_err(|error| error.to_string())
 }

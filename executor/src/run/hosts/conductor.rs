@@ -2,14 +2,16 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
+use std::thread::ScopedJoinHandle;
 
 use xxhash_rust::xxh3::xxh3_64;
 use zbmd_ir::{DeviceId, Plan, PlanId, TiVec, has_live};
 use zbmd_wire::connection::Protection;
-use zbmd_wire::handshake::{Accepted, Purpose};
+use zbmd_wire::handshake::Purpose;
 
+use super::bundle_parts::BundleParts;
 use super::conductor_seat::ConductorSeat;
 use super::gathering::Gathering;
 use super::link::{HostLink, LinkEpoch, RemotePart};
@@ -69,26 +71,28 @@ impl HostSet {
         check_options(options)?;
         let image = zbmd_ir::bundle::image_of_modes(modes.verified());
         let bundle = image.map_err(EngineError::Thread)?;
+        let parts = BundleParts::of(bundle.file()).map_err(EngineError::Thread)?;
         let mut opener = AgentOpener {
             run: zbmd_wire::handshake::new_run().map_err(EngineError::Thread)?,
             hosts: hosts.clone(),
             bundle_sum: sum_of(bundle.file()).map_err(EngineError::Thread)?,
+            parts,
             bundle,
             options: HostOptions::of(options),
             events: events.clone(),
             addresses: Mutex::default(),
             is_over: AtomicBool::new(false),
         };
-        let (switchboard, gathered) = Self::listen(modes.first(), &mut opener.hosts)?;
+        let (switchboard, gathering) = Self::listen(modes.first(), &mut opener.hosts)?;
         let mut set = Self::of(modes.first(), opener, switchboard)?;
         for loaded in modes.iter() {
             set.check_program(loaded, is_takeover)?;
         }
-        if let Some((gathering, joins)) = gathered {
+        if let Some(gathering) = gathering {
             let opener = Arc::clone(&set.opener);
             std::thread::Builder::new()
                 .name("zbmd joins".to_owned())
-                .spawn(move || admit_again(gathering, &joins, &opener))
+                .spawn(move || gathering.go_on(|host, at| opener.set_address(host, at)))
                 .map_err(EngineError::Thread)?;
         }
 
@@ -101,8 +105,18 @@ impl HostSet {
     }
 
     fn open_all(&mut self) -> Result<(), EngineError> {
-        for host in self.agent_hosts() {
-            let opened = self.opener.open(host);
+        let agent_hosts = self.agent_hosts();
+        let opener = &self.opener;
+        // All at once: each may take a while to receive the bundle and to load it.
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = agent_hosts
+                .iter()
+                .map(|host| scope.spawn(|| opener.open(*host)))
+                .collect();
+            threads.into_iter().map(ScopedJoinHandle::join).collect()
+        });
+        for (host, opened) in agent_hosts.into_iter().zip(opened) {
+            let opened = opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             self.links[host] = Some(opened.map_err(|why| host_error(&self.names[host], why))?);
         }
         Ok(())
@@ -125,7 +139,7 @@ impl HostSet {
     fn listen(
         loaded: &LoadedProgram,
         hosts: &mut Hosts,
-    ) -> Result<(Arc<Switchboard>, Option<(Gathering, Receiver<Accepted>)>), EngineError> {
+    ) -> Result<(Arc<Switchboard>, Option<Gathering>), EngineError> {
         // Agents reach it by the address that their own connection comes from.
         let bind_ip = match hosts.credentials.protection {
             Protection::Loopback => Ipv4Addr::LOCALHOST,
@@ -151,10 +165,10 @@ impl HostSet {
 
         let machine_hosts = loaded.program.machine.hosts.iter();
         let names = machine_hosts.map(|host| host.name.clone()).collect();
-        let gathering = Gathering::wait_for_all(names, &gather, &joins);
+        let gathering = Gathering::wait_for_all(names, &gather, joins);
         let gathering = gathering.map_err(|why| host_error("here", why))?;
         hosts.agents = gathering.agents();
-        Ok((switchboard, Some((gathering, joins))))
+        Ok((switchboard, Some(gathering)))
     }
 
     fn of(
@@ -431,16 +445,6 @@ impl Drop for HostSet {
     fn drop(&mut self) {
         self.opener.is_over.store(true, Ordering::Release);
         self.switchboard.refuse_callers();
-    }
-}
-
-/// Lets agents join that were started anew, until nobody calls any more; the end of this is that of the agents' connections,
-/// by which they know that the run is over.
-fn admit_again(mut gathering: Gathering, joins: &Receiver<Accepted>, opener: &AgentOpener) {
-    while let Ok(accepted) = joins.recv() {
-        if let Some((host, address)) = gathering.admit(accepted) {
-            opener.set_address(host, address);
-        }
     }
 }
 

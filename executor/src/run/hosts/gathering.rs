@@ -55,6 +55,8 @@ pub(super) struct Gathering {
     /// By host, the first of which is the run's own.
     names: Vec<String>,
     joined: Vec<Option<JoinedAgent>>,
+    /// Where agents come from.
+    joins: Receiver<Accepted>,
 }
 
 struct JoinedAgent {
@@ -70,7 +72,7 @@ impl Gathering {
     pub(super) fn wait_for_all(
         names: Vec<String>,
         gather: &Gather,
-        joins: &Receiver<Accepted>,
+        joins: Receiver<Accepted>,
     ) -> Result<Self, String> {
         let hosts = names.len();
         if let Some(processes) = gather.processes.filter(|count| *count as usize != hosts) {
@@ -83,13 +85,14 @@ impl Gathering {
         let mut gathering = Self {
             joined: names.iter().map(|_| None).collect(),
             names,
+            joins,
         };
         let deadline = Deadline::after(gather.limit);
         while !gathering.missing().is_empty() {
             let left = deadline
                 .left_ns()
                 .map_or(Duration::MAX, Duration::from_nanos);
-            let Ok(accepted) = joins.recv_timeout(left) else {
+            let Ok(accepted) = gathering.joins.recv_timeout(left) else {
                 return Err(format!(
                     "no agent of {} has joined at {} within {} s: start `zbmd-run agent --join` there with this address",
                     gathering.missing().join(", "),
@@ -117,8 +120,18 @@ impl Gathering {
         agents.collect()
     }
 
+    /// Lets agents join that were started anew, until nobody calls any more. The end of this is that of the agents'
+    /// connections, by which they know that the run is over.
+    pub(super) fn go_on(mut self, note_address: impl Fn(usize, SocketAddr)) {
+        while let Ok(accepted) = self.joins.recv() {
+            if let Some((host, address)) = self.admit(accepted) {
+                note_address(host, address);
+            }
+        }
+    }
+
     /// Lets an agent join: its host and its address. `None` if it goes away or is refused, and has been told why.
-    pub(super) fn admit(&mut self, accepted: Accepted) -> Option<(usize, SocketAddr)> {
+    fn admit(&mut self, accepted: Accepted) -> Option<(usize, SocketAddr)> {
         let peer = accepted.peer();
         let connection = accepted.welcome(Deadline::after(MESSAGE_LIMIT)).ok()?;
         let connection = SharedConnection::new(connection, MESSAGE_LIMIT).ok()?;

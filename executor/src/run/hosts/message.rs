@@ -7,14 +7,13 @@ use std::net::SocketAddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::bundle_parts::BundleParts;
 use super::seat::Mandate;
 use crate::transport::epoch_spec::EpochSpec;
 use crate::worker::job::{HostOptions, WorkerEnd};
 
 /// Longest message: a report of a calendar of some hundred thousand slots, or the tokens of a border.
 const MAX_BYTES: u32 = 1 << 30;
-/// Longest bundle.
-pub(super) const MAX_BUNDLE_BYTES: u64 = 16 << 30;
 /// What is taken for a message before it has come.
 const FIRST_BYTES: usize = 1 << 20;
 
@@ -24,10 +23,9 @@ pub(super) type SavedTokens = Vec<(u32, Vec<u8>)>;
 /// To an agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// Comes first; so many bytes of a bundle follow, with this checksum.
+    /// Comes first; the parts of a bundle follow that the agent says it lacks.
     Open {
-        bundle_bytes: u64,
-        bundle_sum: u64,
+        bundle: BundleParts,
         options: HostOptions,
         /// Whoever is silent for so long is lost.
         lease_ns: u64,
@@ -68,6 +66,8 @@ pub(super) enum Order {
 /// From an agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Report {
+    /// The bundle's parts from this one on are to be sent.
+    Lacks { first_part: u64 },
     /// The bundle is loaded; epochs can begin.
     Opened,
     /// This host cannot run it.

@@ -39,6 +39,7 @@ pub(crate) mod agent;
 mod agent_run;
 mod agent_seat;
 mod border_copy;
+mod bundle_parts;
 pub(crate) mod conductor;
 pub(crate) mod conductor_seat;
 mod gathering;

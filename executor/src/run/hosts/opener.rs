@@ -1,7 +1,7 @@
 //! How the conductor gets hold of an agent: connects to it, has it load the bundle, and begins to hear it. Once at the start
 //! of a run, and again for a host that was lost, until it comes back or the run ends.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,7 @@ use zbmd_wire::error::{HandshakeError, Refusal};
 use zbmd_wire::handshake::{Hello, Purpose, dial, new_run};
 use zbmd_wire::{Deadline, connect_by};
 
+use super::bundle_parts::BundleParts;
 use super::link::HostLink;
 use super::message::{self, Order, Report};
 use super::seat::council_sum;
@@ -30,9 +31,11 @@ const START_LIMIT: Duration = Duration::from_secs(2);
 const START_PAUSE: Duration = Duration::from_millis(20);
 /// An agent has so long to load a bundle.
 const OPEN_LIMIT: Duration = Duration::from_secs(120);
+/// What an agent has said before it has ended the connection is there after so long.
+const LAST_WORDS_LIMIT: Duration = Duration::from_secs(2);
 /// A host that was lost is looked for so often.
 const RETURN_PAUSE: Duration = Duration::from_millis(200);
-/// Bytes of a bundle that are sent at a time.
+/// Bytes of a bundle that are read at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// What an agent must be told before it can take part in a run.
@@ -40,6 +43,7 @@ pub(super) struct AgentOpener {
     pub run: u128,
     pub hosts: Hosts,
     pub bundle: Image,
+    pub parts: BundleParts,
     pub bundle_sum: u64,
     pub options: HostOptions,
     pub events: EventSender<WorkerEvent>,
@@ -61,20 +65,25 @@ impl AgentOpener {
         let connection = SharedConnection::new(self.dial(address)?, OPEN_LIMIT);
         let connection = connection.map_err(text)?;
 
-        let bundle = self.bundle.file();
         let open = Order::Open {
-            bundle_bytes: bundle.metadata().map_err(text)?.len(),
-            bundle_sum: self.bundle_sum,
+            bundle: self.parts.clone(),
             options: self.options,
             lease_ns: self.hosts.lease.as_nanos() as u64,
             beat_session: session,
             council: self.hosts.council.as_ref().map(council_sum),
         };
         message::send(&connection, &open).map_err(text)?;
-        for_each_piece(bundle, |piece| (&connection).write_all(piece)).map_err(text)?;
-        match message::receive::<Report>(&connection).map_err(text)? {
+        let first_part = match receive_report(&connection, address)? {
+            Report::Lacks { first_part } => first_part,
+            other => return Err(format!("{address}: it answers {other:?}")),
+        };
+        let sent = self.parts.send(self.bundle.file(), first_part, &connection);
+        if sent.is_err() {
+            // An agent that finds a part wrong has said so before it has ended the connection.
+            connection.set_limit(LAST_WORDS_LIMIT);
+        }
+        match receive_report(&connection, address)? {
             Report::Opened => {}
-            Report::Unfit { why } => return Err(why),
             other => return Err(format!("{address}: it answers {other:?}")),
         }
         HostLink::start(
@@ -153,6 +162,15 @@ impl AgentOpener {
         let _ = std::thread::Builder::new()
             .name(format!("zbmd return of host {host}"))
             .spawn(look);
+    }
+}
+
+/// What an agent says next; an error if it is that it cannot take part.
+fn receive_report(connection: &SharedConnection, address: SocketAddr) -> Result<Report, String> {
+    match message::receive(connection) {
+        Ok(Report::Unfit { why }) => Err(why),
+        Ok(report) => Ok(report),
+        Err(error) => Err(format!("{address}: {error}")),
     }
 }
 
