@@ -36,6 +36,8 @@ fi
 export PATH="$bin:$PATH"
 
 dir="$(mktemp -d)"
+# Before anything is cancelled: no other Slurm is meant.
+export SLURM_CONF="$dir/slurm.conf"
 pids=()
 # Only what was started here.
 stop_all() {
@@ -51,7 +53,6 @@ stop_all() {
 trap stop_all EXIT
 
 host="$(hostname)"
-export SLURM_CONF="$dir/slurm.conf"
 mkdir "$dir/state"
 for n in 1 2 3 4 5 6; do mkdir "$dir/spool.n$n"; done
 cat > "$SLURM_CONF" <<END
