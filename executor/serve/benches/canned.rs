@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p zbmd-serve --bench canned [MODEL.onnx]`; without a model `mnist` of the shared data (`ZBMD_DATA`), or where that is
 //! not there, four functions of 4,096 floats. Workers are processes, as they are by default. The rows are the medians of
-//! [`TURNS`], each of [`TURN`]; the load of the system is printed, as both servers and all clients share its cores.
+//! five turns of a second; the load of the system is printed, as both servers and all clients share its cores.
 
 #[cfg(target_os = "linux")]
 #[path = "../tests/common/mod.rs"]
@@ -25,17 +25,16 @@ fn main() {
 mod linux {
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpListener, TcpStream};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use zbmd_compiler::Compiled;
     use zbmd_executor::embed::streams;
     use zbmd_executor::{Engine, RunOptions};
 
     use super::common::{Connection, Models};
+    use super::shared::turn::{TURNS, Turn};
     use super::shared::{Model, connect, load, options, request};
 
-    const TURNS: usize = 5;
-    const TURN: Duration = Duration::from_secs(1);
     const CLIENTS: [usize; 3] = [1, 8, 16];
     /// Iterations of a run without a server.
     const ITERATIONS: u32 = 2000;
@@ -65,8 +64,8 @@ mod linux {
         );
         for clients in CLIENTS {
             let turns = (0..TURNS).map(|_| {
-                let canned_turn = Turn::run(canned, &exchange, clients);
-                (canned_turn, Turn::run(server.address, &exchange, clients))
+                let turn = |address| Turn::run(clients, |end| ask_until(end, address, &exchange));
+                (turn(canned), turn(server.address))
             });
             let (canned_turns, zbmd_turns): (Vec<Turn>, Vec<Turn>) = turns.unzip();
             let (canned, zbmd) = (Turn::median(canned_turns), Turn::median(zbmd_turns));
@@ -154,49 +153,6 @@ mod linux {
             }
         });
         address
-    }
-
-    /// What clients saw in one turn, each of which asks again as soon as it is answered.
-    #[derive(Clone, Copy)]
-    struct Turn {
-        p50_us: f64,
-        p99_us: f64,
-        /// Answers in a second.
-        rate: f64,
-    }
-
-    impl Turn {
-        fn run(address: SocketAddr, exchange: &Exchange, clients: usize) -> Self {
-            let end = Instant::now() + TURN;
-            let mut times: Vec<f64> = std::thread::scope(|scope| {
-                let asking = || scope.spawn(|| ask_until(end, address, exchange));
-                let clients: Vec<_> = (0..clients).map(|_| asking()).collect();
-                let answers = clients.into_iter();
-                answers
-                    .flat_map(|client| client.join().expect("no panic"))
-                    .collect()
-            });
-            times.sort_by(f64::total_cmp);
-            Self {
-                p50_us: times[times.len() / 2],
-                p99_us: times[times.len() * 99 / 100],
-                rate: times.len() as f64 / TURN.as_secs_f64(),
-            }
-        }
-
-        /// Each figure's own median.
-        fn median(turns: Vec<Self>) -> Self {
-            let middle = |figure: fn(&Self) -> f64| {
-                let mut figures: Vec<f64> = turns.iter().map(figure).collect();
-                figures.sort_by(f64::total_cmp);
-                figures[figures.len() / 2]
-            };
-            Self {
-                p50_us: middle(|turn| turn.p50_us),
-                p99_us: middle(|turn| turn.p99_us),
-                rate: middle(|turn| turn.rate),
-            }
-        }
     }
 
     /// Responses in microseconds.

@@ -4,8 +4,9 @@
 //! `ZBMD_SERVE_POISSON_S=300 cargo bench -p zbmd-serve --bench poisson [MODEL.onnx]`; 10 s a load without the variable. The model is
 //! calibrated, so that the bound counts what its kernels take here.
 //!
-//! The load is an open one: any idle connection takes the next arrival. There are more connections than requests can be admitted at
-//! once, so that none of them is waited for; `started late` counts those that were taken over a millisecond after they were due. Every time counts
+//! The load is an open one: any idle connection takes the next arrival. One thread asks on all of them, so that the clients take as little of
+//! the cores as they can. There are more connections than requests can be admitted at
+//! once, so that none of them is waited for; `started late` counts requests that were sent over a millisecond after they were due. Every time counts
 //! from when its request was due: a client that is late makes the response longer and leaves no request out. A thread that does nothing but
 //! sleep to the next millisecond says how late the system wakes threads meanwhile; clients and server share its cores.
 
@@ -27,15 +28,16 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::io::{Read, Write};
-    use std::net::{SocketAddr, TcpStream};
+    use std::net::SocketAddr;
     use std::num::NonZero;
-    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
-    use super::common::{Models, Server};
-    use super::shared::{Model, connect, load, options, request};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::common::{Models, PATIENCE, Server};
+    use super::shared::client::Client;
+    use super::shared::{Model, load, options, request};
 
     /// Each with one request at a time. More than the queue holds, so that it can be full.
     const CONNECTIONS: u32 = 64;
@@ -46,7 +48,7 @@ mod linux {
     const SATURATING: u32 = 16;
     const SATURATING_TIME: Duration = Duration::from_secs(3);
     const SEED: u64 = 24;
-    /// A connection that asks so long after its request was due was waited for, or its thread was.
+    /// Where a request is sent so long after it was due, a connection was waited for, or the thread of all of them was.
     const LATE_START: Duration = Duration::from_millis(1);
     /// A refusal that takes longer has cost its client time.
     const PROMPT_US: f64 = 2000.0;
@@ -96,25 +98,15 @@ mod linux {
         bound_ns / 1000
     }
 
-    /// Answers in a second to clients that never pause.
+    /// Answers in a second to connections that never pause.
     fn capacity(address: SocketAddr, request: &[u8]) -> f64 {
         let end = Instant::now() + SATURATING_TIME;
-        let ask = || {
-            let mut client = Client::new(address);
-            let mut answers = 0;
-            while Instant::now() < end {
-                answers += u32::from(client.ask(request) == 200);
-            }
-            answers
-        };
-        let answers: u32 = std::thread::scope(|scope| {
-            let clients: Vec<_> = (0..SATURATING).map(|_| scope.spawn(ask)).collect();
-            let answers = clients
-                .into_iter()
-                .map(|client| client.join().expect("no panic"));
-            answers.sum()
+        let mut at_once = std::iter::from_fn(|| {
+            let now = Instant::now();
+            (now < end).then_some(now)
         });
-        f64::from(answers) / SATURATING_TIME.as_secs_f64()
+        let seen = Connections::new(address, SATURATING).ask_all(&mut at_once, request);
+        seen.answered_us.len() as f64 / SATURATING_TIME.as_secs_f64()
     }
 
     /// Requests at random times.
@@ -128,20 +120,16 @@ mod linux {
         fn run(&self, address: SocketAddr, request: &[u8]) -> Seen {
             let is_over = AtomicBool::new(false);
             let begun = Instant::now() + Duration::from_millis(100);
-            let arrivals = Mutex::new(Arrivals {
+            let mut arrivals = Arrivals {
                 random: Random(SEED),
                 mean_gap: 1.0 / self.rate,
                 next: begun,
                 end: begun + self.time,
-            });
+            };
             std::thread::scope(|scope| {
                 let sleeper = scope.spawn(|| wake_ups(&is_over));
-                let ask = || ask_all(&arrivals, address, request);
-                let clients: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(ask)).collect();
-                let mut seen = Seen::default();
-                for client in clients {
-                    seen.add(client.join().expect("no panic"));
-                }
+                let connections = Connections::new(address, CONNECTIONS);
+                let mut seen = connections.ask_all(&mut arrivals, request);
                 is_over.store(true, Ordering::Relaxed);
                 seen.wake_up_us = sleeper.join().expect("no panic");
                 seen.seconds = self.time.as_secs_f64();
@@ -169,24 +157,78 @@ mod linux {
         }
     }
 
-    /// Takes one arrival after the other on a connection.
-    fn ask_all(arrivals: &Mutex<Arrivals>, address: SocketAddr, request: &[u8]) -> Seen {
-        wake_exactly();
-        let mut client = Client::new(address);
-        let mut seen = Seen::default();
-        loop {
-            let arrival = arrivals.lock().expect("no panic").next();
-            let Some(due) = arrival else {
-                return seen;
-            };
-            sleep_until(due);
-            seen.started_late += usize::from(due.elapsed() > LATE_START);
-            let status = client.ask(request);
-            let response_us = due.elapsed().as_secs_f64() * 1e6;
-            match status {
-                200 => seen.answered_us.push(response_us),
-                503 => seen.refused_us.push(response_us),
-                other => panic!("status {other}"),
+    /// Connections of one thread, each with one request at a time.
+    struct Connections {
+        idle: Vec<Client>,
+        busy: Vec<Asking>,
+    }
+
+    /// A connection whose request is under way, and when that was due.
+    struct Asking {
+        client: Client,
+        due: Instant,
+    }
+
+    impl Connections {
+        fn new(address: SocketAddr, count: u32) -> Self {
+            Self {
+                idle: (0..count).map(|_| Client::new(address)).collect(),
+                busy: Vec::new(),
+            }
+        }
+
+        /// Asks when it is time, on any connection that is idle, and waits for all answers.
+        fn ask_all(mut self, arrivals: &mut dyn Iterator<Item = Instant>, request: &[u8]) -> Seen {
+            wake_exactly();
+            let mut seen = Seen::default();
+            let mut next = arrivals.next();
+            while next.is_some() || !self.busy.is_empty() {
+                while let Some(due) = next.filter(|due| *due <= Instant::now())
+                    && let Some(mut client) = self.idle.pop()
+                {
+                    seen.started_late += usize::from(due.elapsed() > LATE_START);
+                    client.send(request);
+                    self.busy.push(Asking { client, due });
+                    next = arrivals.next();
+                }
+
+                // Without an idle connection only an answer helps.
+                let wait = match next {
+                    Some(due) if !self.idle.is_empty() => {
+                        due.saturating_duration_since(Instant::now())
+                    }
+                    _ => PATIENCE,
+                };
+                self.take_answers(wait, &mut seen);
+            }
+            seen
+        }
+
+        /// Takes the answers that are there, or waits for the first one for so long.
+        fn take_answers(&mut self, wait: Duration, seen: &mut Seen) {
+            let polled = self.busy.iter();
+            let mut polled: Vec<PollFd<'_>> = polled
+                .map(|asking| PollFd::new(asking.client.stream(), PollFlags::IN))
+                .collect();
+            let limit = Timespec::try_from(wait).expect("a short time");
+            poll(&mut polled, Some(&limit)).expect("sockets");
+            let is_ready: Vec<bool> = polled
+                .iter()
+                .map(|polled| !polled.revents().is_empty())
+                .collect();
+
+            for place in (0..self.busy.len()).rev().filter(|place| is_ready[*place]) {
+                let asking = &mut self.busy[place];
+                let Some(status) = asking.client.receive() else {
+                    continue;
+                };
+                let response_us = asking.due.elapsed().as_secs_f64() * 1e6;
+                match status {
+                    200 => seen.answered_us.push(response_us),
+                    503 => seen.refused_us.push(response_us),
+                    other => panic!("status {other}"),
+                }
+                self.idle.push(self.busy.swap_remove(place).client);
             }
         }
     }
@@ -232,60 +274,6 @@ mod linux {
         }
     }
 
-    /// A connection on which one request after the other is asked.
-    struct Client {
-        stream: TcpStream,
-        answer: Vec<u8>,
-    }
-
-    impl Client {
-        fn new(address: SocketAddr) -> Self {
-            Self {
-                stream: connect(address),
-                answer: vec![0; 1 << 20],
-            }
-        }
-
-        /// Asks, and reads all of the answer; its status.
-        fn ask(&mut self, request: &[u8]) -> u16 {
-            self.stream.write_all(request).expect("taken");
-            let mut filled = 0;
-            loop {
-                let read = self.stream.read(&mut self.answer[filled..]);
-                filled += read.expect("an answer");
-                if let Some(answer) = Answer::of(&self.answer[..filled])
-                    && answer.length <= filled
-                {
-                    assert_eq!(answer.length, filled, "one answer at a time");
-                    return answer.status;
-                }
-            }
-        }
-    }
-
-    /// What an answer's header says.
-    struct Answer {
-        status: u16,
-        /// Of header and body.
-        length: usize,
-    }
-
-    impl Answer {
-        /// Nothing while the header is not there.
-        fn of(bytes: &[u8]) -> Option<Self> {
-            let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
-            let header = std::str::from_utf8(&bytes[..end]).expect("text");
-            let status = header.split(' ').nth(1)?.parse().expect("a status");
-            let lines = header.lines().filter_map(|line| line.split_once(": "));
-            let mut lengths = lines.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
-            let body: usize = lengths.next()?.1.parse().expect("a length");
-            Some(Self {
-                status,
-                length: end + body,
-            })
-        }
-    }
-
     /// What clients saw, in microseconds from when each request was due.
     #[derive(Default)]
     struct Seen {
@@ -298,12 +286,6 @@ mod linux {
     }
 
     impl Seen {
-        fn add(&mut self, other: Self) {
-            self.answered_us.extend(other.answered_us);
-            self.refused_us.extend(other.refused_us);
-            self.started_late += other.started_late;
-        }
-
         fn sort(&mut self) {
             for times in [
                 &mut self.answered_us,

@@ -16,29 +16,11 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{
-    Connection, Models, Server, WIDE, binary_part, compiled, signal, wide_inputs, wide_request,
-};
-use rustix::process::Signal;
+use common::soak::{Soak, kill_now_and_then, print_times};
+use common::{Connection, Models, Server, WIDE, binary_part, compiled, wide_inputs, wide_request};
 
 const INFER: &str = "/v2/models/wide/infer";
 const CLIENTS: usize = 4;
-
-/// A number from the environment.
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    let parsed = text.parse();
-    Some(parsed.unwrap_or_else(|_| panic!("{name}={text} is no whole number")))
-}
-
-/// How long the soak takes; `None`, said aloud, if nobody wants one.
-fn wanted_time() -> Option<Duration> {
-    let seconds = number("ZBMD_SERVE_SOAK_S");
-    if seconds.is_none() {
-        eprintln!("SKIPPED: a soak of minutes; set ZBMD_SERVE_SOAK_S=300");
-    }
-    seconds.map(Duration::from_secs)
-}
 
 /// A request and the bytes of its answer.
 struct Asked {
@@ -96,41 +78,10 @@ fn under_load(server: &Server, asked: &[Asked], meanwhile: impl FnOnce()) -> Vec
     times
 }
 
-fn print_times(what: &str, times: &[Duration]) {
-    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    println!(
-        "{what}: {} answers, median {:?}, 99 % {:?}, 99.9 % {:?}, longest {:?}",
-        times.len(),
-        at(0.5),
-        at(0.99),
-        at(0.999),
-        at(1.0)
-    );
-}
-
-/// Kills a process of the server's every so often; how many.
-fn kill_now_and_then(server: &Server, every: Duration, time: Duration) -> u32 {
-    let begun = Instant::now();
-    let mut losses = 0;
-    let mut random = 1_u64;
-    while begun.elapsed() + every < time {
-        std::thread::sleep(every);
-        let processes = server.children();
-        // Knuth's MMIX generator; its upper bits.
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        if let Some(process) = processes.get((random >> 33) as usize % processes.len().max(1)) {
-            signal(*process, Signal::KILL);
-            losses += 1;
-        }
-    }
-    losses
-}
-
 fn soak(devices: usize) {
-    let Some(time) = wanted_time() else { return };
-    let every = Duration::from_millis(number("ZBMD_SERVE_LOSS_EVERY_MS").unwrap_or(2000));
+    let Some(Soak { time, every }) = Soak::wanted() else {
+        return;
+    };
     let models = Models::new().with("wide", &compiled(WIDE, devices, 1));
     let server = models.serve(&[]);
     let asked = asked(&server);

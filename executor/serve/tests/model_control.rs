@@ -116,6 +116,24 @@ fn what_cannot_be_loaded_leaves_all_as_it_is() {
             .contains("the parameter `config` is not supported")
     );
 
+    let deep = "[".repeat(1000);
+    for (body, expected) in [
+        ("{", "byte 1 of the JSON"),
+        (deep.as_str(), "byte 64 of the JSON"),
+        ("[]", "the body is a list; it must be an object"),
+        (
+            r#"{"parameters": 7}"#,
+            "`parameters` is a number; it must be an object",
+        ),
+        (r#"{"parameters": {"x": 1}}"#, "the parameter `x`"),
+    ] {
+        let reply = server.post(LOAD, body.as_bytes());
+        assert_eq!(reply.status, 400, "{}", reply.text());
+        assert!(reply.error().contains(expected), "{}", reply.text());
+    }
+    let long = vec![b' '; 70_000];
+    assert_eq!(server.post(UNLOAD, &long).status, 413);
+
     // Names are those of the folder's files, and nothing else.
     for name in [
         "none",

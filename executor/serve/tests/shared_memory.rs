@@ -124,6 +124,78 @@ fn a_client_that_cuts_its_memory_short_is_told_so() {
 }
 
 #[test]
+fn wrong_places_and_sizes_are_told_so() {
+    let server = Models::simple().serve(&["--isolation", "threads", "--shared-memory"]);
+    let object = Object::new("wrong", &[0; 2 * TENSOR]);
+    let key = format!("/{}", object.name);
+    let all = u64::MAX;
+    for (offset, size, expected) in [
+        (
+            json!(all),
+            json!(all),
+            "would end at byte 36893488147419103230",
+        ),
+        (json!(2 * TENSOR), json!(1), "would end at byte 129"),
+        (json!(-1), json!(1), "`offset`"),
+        (json!(0), json!(-1), "`byte_size`"),
+        (json!(0), json!(1.5), "`byte_size`"),
+        (json!(0), json!("64"), "`byte_size` is a string"),
+        (json!([]), json!(1), "`offset` is a list"),
+    ] {
+        let body = json!({"key": key, "offset": offset, "byte_size": size});
+        let path = "/v2/systemsharedmemory/region/r/register";
+        let reply = server.post(path, body.to_string().as_bytes());
+        assert_eq!(reply.status, 400, "{body}");
+        assert!(reply.error().contains(expected), "{}", reply.text());
+    }
+    for key in ["", "/", "/.hidden", "a/b", "/a\0b", &"k".repeat(256)] {
+        let body = json!({"key": key, "byte_size": 1}).to_string();
+        let path = "/v2/systemsharedmemory/region/r/register";
+        let reply = server.post(path, body.as_bytes());
+        assert_eq!(reply.status, 400, "{key:?}");
+        assert!(reply.error().contains("is not the name of"), "{key:?}");
+    }
+    let name = "r".repeat(129);
+    assert_eq!(object.register(&server, &name, TENSOR).status, 400);
+
+    assert_eq!(object.register(&server, "r", 2 * TENSOR).status, 200);
+    for (name, value) in [
+        ("shared_memory_offset", json!(all)),
+        ("shared_memory_byte_size", json!(all)),
+        ("shared_memory_offset", json!(-1)),
+        ("shared_memory_byte_size", json!(TENSOR - 1)),
+        ("shared_memory_region", json!(7)),
+    ] {
+        for list in ["inputs", "outputs"] {
+            let mut wrong = request(&[1; 16]);
+            let place = usize::from(list == "inputs");
+            wrong[list][place]["parameters"][name] = value.clone();
+            let reply = server.post(INFER, wrong.to_string().as_bytes());
+            assert_eq!(reply.status, 400, "{list}: {name}: {value}");
+        }
+    }
+    let memory = std::fs::read(object.path()).expect("there");
+    assert_eq!(memory, [0; 2 * TENSOR]);
+    let right = request(&[1; 16]).to_string();
+    assert_eq!(server.post(INFER, right.as_bytes()).status, 200);
+}
+
+#[test]
+fn there_are_so_many_regions_and_no_more() {
+    let server = Models::simple().serve(&["--isolation", "threads", "--shared-memory"]);
+    let object = Object::new("many", &[0; TENSOR]);
+    for number in 0..256 {
+        let reply = object.register(&server, &format!("r{number}"), TENSOR);
+        assert_eq!(reply.status, 200, "{number}: {}", reply.text());
+    }
+    assert_eq!(object.register(&server, "r0", TENSOR).status, 400);
+    assert_eq!(object.register(&server, "more", TENSOR).status, 503);
+    let reply = server.post("/v2/systemsharedmemory/region/r7/unregister", b"");
+    assert_eq!(reply.status, 200);
+    assert_eq!(object.register(&server, "more", TENSOR).status, 200);
+}
+
+#[test]
 fn regions_are_names_and_only_where_they_are_allowed() {
     let server = Models::simple().serve(&["--isolation", "threads", "--shared-memory"]);
     for (body, expected) in [

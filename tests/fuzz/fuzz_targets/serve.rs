@@ -1,13 +1,17 @@
 //! What strangers send to `zbmd-serve`: any bytes of a connection, and any bodies of requests, end in answers that are whole.
 //!
-//! The input is tried as a body, as a message of gRPC and as all that comes on a connection; and as changes to what Triton's client sends.
+//! The input is tried as a body, as a message of gRPC and as all that comes on a connection of either protocol; and as changes to what
+//! Triton's client sends.
 #![no_main]
 
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
-use zbmd_serve::testing::{Conversations, examine_message, examine_request};
+use zbmd_serve::testing::{
+    Conversations, changed, check_answers, check_frames, examine_message, examine_request,
+    grpc_call,
+};
 
 /// Requests as `tritonclient.http` sends them to the model `simple`.
 const SEEDS: [&[u8]; 6] = [
@@ -17,6 +21,14 @@ const SEEDS: [&[u8]; 6] = [
     include_bytes!("../seeds/serve/metadata.http"),
     include_bytes!("../seeds/serve/mixed.http"),
     include_bytes!("../seeds/serve/ready.http"),
+];
+
+/// Methods of the service: with a message, with a stream of them, and two that other messages belong to.
+const METHODS: [&str; 4] = [
+    "ModelInfer",
+    "ModelStreamInfer",
+    "RepositoryModelLoad",
+    "SystemSharedMemoryRegister",
 ];
 
 const MODEL: &str = include_str!("../../../graphs/simple/model.ron");
@@ -40,13 +52,15 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((&choice, rest)) = bytes.split_first() else {
         return;
     };
-    match choice % 5 {
+    match choice % 7 {
         0 => body(rest),
         1 => conversation(rest),
-        2 => conversation(&changed(rest)),
+        2 => conversation(&changed_seed(rest)),
         3 => message(rest),
+        4 => calls(rest),
+        5 => calls(&changed_call(rest)),
         _ => {
-            let seed = changed(rest);
+            let seed = changed_seed(rest);
             let begin = seed.windows(4).position(|four| four == b"\r\n\r\n");
             body(&seed[begin.map_or(0, |at| at + 4)..]);
         }
@@ -72,53 +86,32 @@ fn message(bytes: &[u8]) {
     }
 }
 
-/// A client's request, with stretches of it replaced: where one begins, how long it is, how much comes in its stead.
-fn changed(bytes: &[u8]) -> Vec<u8> {
-    let Some((&which, mut changes)) = bytes.split_first() else {
-        return SEEDS[0].to_vec();
-    };
-    let mut request = SEEDS[usize::from(which) % SEEDS.len()].to_vec();
-    while let Some(([low, high, removed, inserted], rest)) = changes.split_first_chunk() {
-        let begin = usize::from(u16::from_le_bytes([*low, *high])) % (request.len() + 1);
-        let end = (begin + usize::from(*removed)).min(request.len());
-        let (inserted, rest) = rest.split_at(rest.len().min(usize::from(*inserted)));
-        request.splice(begin..end, inserted.iter().copied());
-        changes = rest;
-    }
-    request
+/// One of the clients' requests, with stretches of it replaced.
+fn changed_seed(bytes: &[u8]) -> Vec<u8> {
+    let (which, changes) = bytes.split_first().unwrap_or((&0, &[]));
+    changed(SEEDS[usize::from(*which) % SEEDS.len()], changes)
 }
 
 /// Whatever was sent, what comes back is one answer after the other, and whole.
 fn conversation(bytes: &[u8]) {
     let answers = SERVER.converse(bytes);
     // Its answers say how long a body is that does not follow.
-    if bytes.windows(4).any(|word| word == b"HEAD") {
-        return;
-    }
-    let mut rest = answers.as_slice();
-    while !rest.is_empty() {
-        rest = after_answer(rest);
+    if !bytes.windows(4).any(|word| word == b"HEAD") {
+        check_answers(&answers);
     }
 }
 
-/// What follows the first answer.
-fn after_answer(answers: &[u8]) -> &[u8] {
-    let end = answers.windows(4).position(|four| four == b"\r\n\r\n");
-    let (head, rest) = answers.split_at(end.expect("a header that ends") + 4);
-    let head = std::str::from_utf8(head).expect("headers are ASCII");
-    let status: u16 = head[9..12].parse().expect(head);
-    // What comes before the answer to a client that waits to be asked for its body.
-    if status == 100 {
-        return rest;
-    }
+/// Calls of gRPC: whatever was sent, what comes back are frames. A panic of a call ends the program, by libFuzzer's hook.
+fn calls(bytes: &[u8]) {
+    check_frames(&SERVER.converse_grpc(bytes));
+}
 
-    let mut lines = head.lines();
-    let length = lines.find_map(|line| line.strip_prefix("content-length: "));
-    let length: usize = length.map_or(0, |text| text.parse().expect("a length"));
-    let (body, rest) = rest.split_at(length);
-    if status >= 400 && !body.is_empty() {
-        let error: serde_json::Value = serde_json::from_slice(body).expect("JSON");
-        assert!(error["error"].is_string(), "{error}");
-    }
-    rest
+/// A call of one of the service's methods with any message, and any of its bytes replaced.
+fn changed_call(bytes: &[u8]) -> Vec<u8> {
+    let Some(([which, length], rest)) = bytes.split_first_chunk() else {
+        return Vec::new();
+    };
+    let (message, changes) = rest.split_at(rest.len().min(usize::from(*length)));
+    let method = METHODS[usize::from(*which) % METHODS.len()];
+    changed(&grpc_call(method, message), changes)
 }

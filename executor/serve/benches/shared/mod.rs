@@ -6,8 +6,11 @@
     reason = "every bench uses its part of this module"
 )]
 
+pub mod client;
+pub mod turn;
+
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use zbmd_compiler::calibrate::{CalibrateOptions, Progress};
 use zbmd_compiler::{
@@ -41,6 +44,11 @@ impl Model {
             name: name.into_owned(),
             path,
         }
+    }
+
+    /// Its file, if it has one.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     pub fn compile(&self, options: &CompileOptions) -> Compiled {
@@ -109,6 +117,28 @@ pub fn request(model: &Compiled, timeout_us: Option<u64>) -> Vec<u8> {
         json.len() + zeros
     );
     [head.as_bytes(), json.as_bytes(), &vec![0; zeros]].concat()
+}
+
+/// The same request as lists of numbers, which any server of the protocol takes.
+pub fn list_request(model: &Compiled) -> String {
+    let all = streams(&model.program.graph);
+    let sources = all.iter().filter(|stream| stream.is_source);
+    let inputs = sources.map(|stream| {
+        let shape = stream.token.shape.iter();
+        let elements: u64 = shape.map(|size| u64::from(*size)).product();
+        let zeros = vec![0.0; (elements * stream.tokens_per_iteration) as usize];
+        serde_json::json!({
+            "name": stream.name, "shape": stream.token.shape, "datatype": "FP32", "data": zeros,
+        })
+    });
+    let inputs: Vec<serde_json::Value> = inputs.collect();
+    let json = serde_json::json!({"inputs": inputs}).to_string();
+    let head = format!(
+        "POST /v2/models/model/infer HTTP/1.1\r\nHost: zbmd\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n",
+        json.len()
+    );
+    head + &json
 }
 
 pub fn connect(address: SocketAddr) -> TcpStream {

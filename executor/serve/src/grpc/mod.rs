@@ -10,4 +10,4 @@ mod repository;
 mod stream;
 
 pub(crate) use codec::read_whole;
-pub(crate) use connection::Grpc;
+pub(crate) use connection::{Grpc, serve};

@@ -9,7 +9,8 @@ use serde_json::json;
 use super::body::{BodyLimits, read_body};
 use super::reply::{Reply, error, json};
 use crate::control::ControlError;
-use crate::protocol::json::{Json, parse};
+use crate::protocol::json::parse;
+use crate::protocol::parameters::names_in_member;
 use crate::server::Server;
 
 /// The longest body of a request to load or unload, and the most values in it.
@@ -48,12 +49,12 @@ async fn parameters_of(server: &Server, request: Request<Incoming>) -> Result<Ve
     if body.is_empty() {
         return Ok(Vec::new());
     }
-    let json = parse(&body, MAX_VALUES);
-    let json = json.map_err(|wrong| error(StatusCode::BAD_REQUEST, &wrong.to_string()))?;
-    Ok(match json.get("parameters") {
-        Some(Json::Object(members)) => members.iter().map(|(name, _)| name.to_string()).collect(),
-        _ => Vec::new(),
-    })
+    let json = parse(&body, MAX_VALUES).map_err(|wrong| wrong.to_string());
+    let names = json.and_then(|json| {
+        let names = names_in_member(&json, "parameters");
+        names.map_err(|wrong| wrong.to_string())
+    });
+    names.map_err(|wrong| error(StatusCode::BAD_REQUEST, &wrong))
 }
 
 fn done(outcome: Result<(), ControlError>) -> Reply {

@@ -150,6 +150,20 @@ pub(crate) fn unsigned_member(json: &Json<'_>, name: &str) -> Result<Option<u64>
     value.map(read).transpose()
 }
 
+/// The names in a member of an object that is an object too; none if it is not there.
+pub(crate) fn names_in_member(json: &Json<'_>, name: &str) -> Result<Vec<String>, RequestError> {
+    if !matches!(json, Json::Object(_)) {
+        return Err(wrong_kind("the body".to_owned(), json, "an object"));
+    }
+    match json.get(name) {
+        None | Some(Json::Null) => Ok(Vec::new()),
+        Some(Json::Object(members)) => {
+            Ok(members.iter().map(|(name, _)| name.to_string()).collect())
+        }
+        Some(other) => Err(wrong_kind(format!("`{name}`"), other, "an object")),
+    }
+}
+
 pub(super) fn truth(place: &str, value: &Json<'_>) -> Result<bool, RequestError> {
     match value {
         Json::Bool(truth) => Ok(*truth),

@@ -6,6 +6,9 @@
     reason = "every test program uses its part of this module"
 )]
 
+#[cfg(target_os = "linux")]
+pub mod soak;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;

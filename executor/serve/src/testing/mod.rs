@@ -1,26 +1,19 @@
 //! The server's parsers, for those that try them with any bytes.
 
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+mod conversations;
+#[cfg(feature = "grpc")]
+mod http2;
 
 #[cfg(feature = "grpc")]
 use bytes::Bytes;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
-use tokio::runtime::Runtime;
-use zbmd_backends::op::Registry;
-use zbmd_executor::Isolation;
 
-use crate::control::ModelControl;
-use crate::engine::sequences::SequenceLimits;
-use crate::engine::{RunChoices, RunningModel};
+pub use self::conversations::{Conversations, changed, check_answers};
+#[cfg(feature = "grpc")]
+pub use self::http2::{check_frames, grpc_call};
 use crate::protocol::answer::Answer;
 use crate::protocol::request::{InferRequest, OutputForm, Tensors, WantedOutput};
-use crate::repository::LoadChoices;
-use crate::server::{Limits, Parts, Server};
 use crate::shared_memory::Regions;
 use crate::tensor::{Datatype, TensorSpec};
-use crate::tokens::Tokens;
 
 /// The messages of gRPC, for clients.
 #[cfg(feature = "grpc")]
@@ -32,9 +25,6 @@ pub mod messages {
 pub mod traces {
     pub use crate::otlp::messages::*;
 }
-
-/// Answers to one conversation fit this many bytes, unless there is no end of them.
-const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// A tensor of each type; those of one byte come last, so that others begin at odd bytes too.
 fn specs() -> Vec<TensorSpec> {
@@ -145,89 +135,6 @@ fn check_round_trip(request: &InferRequest, tensors: Tensors<'_>, is_binary: boo
     let again = InferRequest::parse(&again, Some(json.len()), tensors).expect("our own");
     assert_eq!(again.inputs, request.inputs, "binary: {is_binary}");
     assert_eq!(again.id, request.id);
-}
-
-/// A server of a folder of bundles that runs in this process and listens nowhere.
-pub struct Conversations {
-    runtime: Runtime,
-    server: Arc<Server>,
-}
-
-impl Conversations {
-    /// Begins to run the models of a folder.
-    ///
-    /// # Errors
-    /// Why the folder is not served.
-    pub fn start(folder: &Path, registry: &Registry) -> Result<Self, String> {
-        let control = ModelControl {
-            folder: folder.to_owned(),
-            load: LoadChoices {
-                registry: registry.clone(),
-                #[cfg(feature = "compile")]
-                machine: zbmd_compiler::MachineChoice::Uniform(1),
-                is_quiet: true,
-            },
-            run: RunChoices {
-                isolation: Isolation::Threads,
-                standby: false,
-                pin: false,
-                queue: 8,
-                sequences: SequenceLimits {
-                    count: 8,
-                    idle: Duration::from_secs(5),
-                },
-                tracer: None,
-            },
-            is_allowed: false,
-        };
-        let models = control.load_all().map_err(|error| error.to_string())?;
-        let run = &control.run;
-        let started = models
-            .into_iter()
-            .map(|model| RunningModel::start(model, run.clone()));
-        let models: Result<Vec<_>, _> = started.collect();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-
-        let limit = Duration::from_secs(5);
-        let limits = Limits {
-            connections: 1,
-            header_timeout: limit,
-            body_timeout: limit,
-            write_timeout: limit,
-        };
-        Ok(Self {
-            server: Server::new(Parts {
-                models: models.map_err(|error| error.to_string())?,
-                control,
-                limits,
-                regions: Regions::new(false),
-                tokens: Tokens::default(),
-                name: "zbmd".to_owned(),
-            }),
-            runtime: runtime.map_err(|error| error.to_string())?,
-        })
-    }
-
-    /// What the server writes on a connection on which these bytes come and then the end.
-    ///
-    /// # Panics
-    /// On a panic of the server, which a connection's task would have kept to itself.
-    pub fn converse(&self, bytes: &[u8]) -> Vec<u8> {
-        self.runtime.block_on(async {
-            let (mut client, stream) = duplex(MAX_ANSWER_BYTES);
-            client.write_all(bytes).await.expect("there is room");
-            client.shutdown().await.expect("open");
-            // How a connection ends concerns nobody.
-            let _ = crate::http::serve(Arc::clone(&self.server), stream).await;
-
-            let mut answers = Vec::new();
-            let read = client.read_to_end(&mut answers).await;
-            read.expect("the server has closed it");
-            answers
-        })
-    }
 }
 
 #[cfg(test)]
