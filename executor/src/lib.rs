@@ -59,7 +59,7 @@ pub use run::process::serve_if_worker;
 pub use run::pump_role::PumpRole;
 pub use run::session::{Session, SwapError};
 #[cfg(target_os = "linux")]
-pub use share::ThreadShare;
+pub use share::{WorkerShare, check_stream_priority};
 pub use transport::arena::{OutOfMemory, Scarce};
 pub use transport::stream::{SinkHandle, SourceHandle, StreamError};
 /// Parts that the workspace's simulation and benches drive by themselves.

@@ -1,6 +1,9 @@
 //! A program's share of a machine: each worker is given as much time of a core as its plan needs from one block to the next,
 //! and no more (`SCHED_DEADLINE`). The system adds up what it has promised and refuses what there is no time for; a program
 //! that takes more than it said, or loops for ever, keeps nobody else from what is theirs.
+//!
+//! Threads that move tokens are promised nothing: they run before all ordinary ones ([`enter_without`]). A thread that is promised
+//! a hundredth of a core, and is once charged with what an interrupt took, or the host of a virtual machine, waits a hundred times as long.
 #![expect(
     unsafe_code,
     reason = "the system call that changes how a thread is scheduled, which no wrapper at hand has"
@@ -14,14 +17,13 @@ use zbmd_ir::CpuReservation;
 use zbmd_ir::response::block_release_ns;
 
 use crate::program::{Engine, LoadedProgram};
+use crate::transport::clock::Clock;
 
-/// What a thread of a run is to be held to, and whether the system promises it.
+/// What a worker of a run is to be held to, and whether the system promises it.
 #[derive(Debug)]
-pub struct ThreadShare {
-    /// The device that the thread is a worker of, or the source or sink whose tokens it moves.
-    pub name: String,
-    /// Whether it is a worker.
-    pub is_worker: bool,
+pub struct WorkerShare {
+    /// Its device.
+    pub device: String,
     /// What is asked for.
     pub reservation: CpuReservation,
     /// What the system says to all of them together.
@@ -29,39 +31,37 @@ pub struct ThreadShare {
 }
 
 impl Engine {
-    /// What the program's CPU devices take of a machine in its plan without losses, with a fiftieth more than planned, what
-    /// the threads take that move its tokens, and whether the system promises all of it now. Nothing is taken yet: threads
+    /// What the program's CPU devices take of a machine in its plan without losses, with a fiftieth more than planned, and
+    /// whether the system promises all of it now. Nothing is taken yet: workers
     /// of a run with [`RunOptions::hold_share`](crate::RunOptions::hold_share) ask again. `None` where no stream has a sample
     /// rate.
-    pub fn shares(&self) -> Option<Vec<ThreadShare>> {
+    pub fn shares(&self) -> Option<Vec<WorkerShare>> {
         let reservations = reservations(&self.loaded)?;
         // What one was promised is kept until all have asked.
         let gate = Mutex::new(());
+        let end_ns = patience_end_ns();
         let shares = std::thread::scope(|scope| {
             let all_asked = gate.lock();
             let ask = |reservation: CpuReservation| {
                 let (answer, answered) = mpsc::channel();
                 let gate = &gate;
                 let thread = std::thread::Builder::new().spawn_scoped(scope, move || {
-                    let _ = answer.send(enter(reservation));
+                    let _ = answer.send(enter_until(reservation, end_ns));
                     drop(gate.lock());
                 });
                 thread.map(|_| answered)
             };
-            let asked = reservations
-                .into_iter()
-                .map(|(name, is_worker, reservation)| {
-                    let promised = ask(reservation).and_then(|answered| {
-                        let lost = |_| io::Error::other("the thread that asked has panicked");
-                        answered.recv().map_err(lost).and_then(|answer| answer)
-                    });
-                    ThreadShare {
-                        name,
-                        is_worker,
-                        reservation,
-                        promised,
-                    }
+            let asked = reservations.into_iter().map(|(device, reservation)| {
+                let promised = ask(reservation).and_then(|answered| {
+                    let lost = |_| io::Error::other("the thread that asked has panicked");
+                    answered.recv().map_err(lost).and_then(|answer| answer)
                 });
+                WorkerShare {
+                    device,
+                    reservation,
+                    promised,
+                }
+            });
             let shares = asked.collect();
             drop(all_asked);
             shares
@@ -70,29 +70,29 @@ impl Engine {
     }
 }
 
-/// For each worker of a CPU device and each stream: its name, whether it is a worker, and what it needs.
-fn reservations(loaded: &LoadedProgram) -> Option<Vec<(String, bool, CpuReservation)>> {
+/// What each worker of a CPU device needs.
+fn reservations(loaded: &LoadedProgram) -> Option<Vec<(String, CpuReservation)>> {
     let program = &loaded.program;
     let plan = &program.plans[loaded.main];
-    let mut reservations = Vec::new();
-    for calendar in &plan.calendars {
-        if !loaded.is_gpu(calendar.device) {
-            let device = program.machine.devices[calendar.device].name.clone();
-            let reservation = CpuReservation::of_calendar(&program.graph, plan, calendar)?;
-            reservations.push((device, true, reservation));
-        }
-    }
-    let of_stream = stream_reservation(loaded)?;
-    let streams = program.graph.sources().chain(program.graph.sinks());
-    reservations.extend(streams.map(|(_, actor)| (actor.name.clone(), false, of_stream)));
-    Some(reservations)
+    block_release_ns(&program.graph, plan)?;
+    let calendars = plan.calendars.iter();
+    let of_cpus = calendars.filter(|calendar| !loaded.is_gpu(calendar.device));
+    let reservations = of_cpus.map(|calendar| {
+        let device = program.machine.devices[calendar.device].name.clone();
+        let reservation = CpuReservation::of_calendar(&program.graph, plan, calendar)?;
+        Some((device, reservation))
+    });
+    reservations.collect()
 }
 
-/// What a thread needs that moves the tokens of one of the program's streams; `None` where none has a sample rate.
-pub(crate) fn stream_reservation(loaded: &LoadedProgram) -> Option<CpuReservation> {
-    let plan = &loaded.program.plans[loaded.main];
-    let release_ns = block_release_ns(&loaded.program.graph, plan)?;
-    Some(CpuReservation::of_stream(release_ns))
+/// Whether threads that move the tokens of a run are given what [`enter_without`] asks for.
+///
+/// # Errors
+/// What the system says, or that it gives no thread to ask with.
+pub fn check_stream_priority() -> io::Result<()> {
+    let asking = std::thread::Builder::new().spawn(enter_without)?;
+    let lost = |_| io::Error::other("the thread that asked has panicked");
+    asking.join().map_err(lost)?
 }
 
 /// `struct sched_attr` of sched_setattr(2), as long as its first version.
@@ -116,9 +116,8 @@ const RECLAIM: u64 = 2;
 const SCHED_DEADLINE: u32 = 6;
 
 /// What a thread was promised is given back only when its period is over, also if it has ended: those that asked before the
-/// run began, or a run that was here before. For so many periods of its own a thread asks again, but no longer than this.
-const PATIENT_PERIODS: u64 = 3;
-const MAX_PATIENCE: Duration = Duration::from_millis(500);
+/// run began, or a run that was here before. No period is longer than a second. Until then a thread asks again.
+const PATIENCE_NS: u64 = 1_200_000_000;
 const PATIENCE_PAUSE: Duration = Duration::from_millis(1);
 
 /// [`enter`], for a thread that stays: where more is promised than there is, it waits for what is given back.
@@ -126,17 +125,31 @@ const PATIENCE_PAUSE: Duration = Duration::from_millis(1);
 /// # Errors
 /// As [`enter`].
 pub(crate) fn enter_to_stay(reservation: CpuReservation) -> io::Result<()> {
-    let patience = Duration::from_nanos(PATIENT_PERIODS * reservation.period_ns).min(MAX_PATIENCE);
-    let mut waited = Duration::ZERO;
+    enter_until(reservation, patience_end_ns())
+}
+
+/// When whoever begins to ask now asks no more.
+fn patience_end_ns() -> u64 {
+    Clock.now_ns() + PATIENCE_NS
+}
+
+fn enter_until(reservation: CpuReservation, end_ns: u64) -> io::Result<()> {
     loop {
         match enter(reservation) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && waited < patience => {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Clock.now_ns() < end_ns => {
                 std::thread::sleep(PATIENCE_PAUSE);
-                waited += PATIENCE_PAUSE;
             }
             outcome => return outcome,
         }
     }
+}
+
+/// Lets the calling thread run before all ordinary threads, and behind those with a share.
+///
+/// # Errors
+/// What the system says: no right to it.
+pub(crate) fn enter_without() -> io::Result<()> {
+    crate::realtime::enter(crate::realtime::ThreadRole::Pump)
 }
 
 /// Holds the calling thread to a reservation, and promises it that.

@@ -13,12 +13,6 @@ const HEADROOM: f64 = 0.02;
 const MIN_PERIOD_NS: f64 = 1e6;
 const MAX_PERIOD_NS: f64 = 1e9;
 
-/// Of a core, for a thread that moves the tokens of a stream.
-const STREAM_SHARE: f64 = 0.01;
-/// Such a thread that has had its time waits for the rest of its period: a part of the time from block to block.
-const STREAM_PERIODS: f64 = 4.0;
-const MAX_STREAM_PERIOD_NS: f64 = 1e7;
-
 /// Time of a core that a thread is promised, and held to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuReservation {
@@ -46,15 +40,6 @@ impl CpuReservation {
         };
         Self {
             runtime_ns: (share.min(1.0) * period_ns) as u64,
-            period_ns: period_ns as u64,
-        }
-    }
-
-    /// What a thread needs that moves the tokens of a stream, of which a block comes every `release_ns`: little, and soon.
-    pub fn of_stream(release_ns: f64) -> Self {
-        let period_ns = (release_ns / STREAM_PERIODS).clamp(MIN_PERIOD_NS, MAX_STREAM_PERIOD_NS);
-        Self {
-            runtime_ns: (STREAM_SHARE * period_ns) as u64,
             period_ns: period_ns as u64,
         }
     }
@@ -90,32 +75,44 @@ pub fn planned_calendar_ns(calendar: &Calendar) -> u64 {
     planned_ns
 }
 
-/// How much later than alone a program's blocks may come, at most, because of others: programs whose threads have these
+/// How much later than alone a program's blocks may come, at most, because of others: programs whose workers have these
 /// reservations on so many cores. For each program, in nanoseconds; `None` where more is reserved than there is.
 ///
 /// The thread whose reservation has the earliest deadline runs first, on whatever core. So a job is done at most
 /// `x + e` after its deadline, where e is its time and `x = (E - e_min) / (m - U)`: m cores, E the sum of the m - 1 longest
 /// times, U that of the m - 2 largest shares (Devi & Anderson, *Tardiness bounds under global EDF scheduling*, 2005); on one
-/// core at its deadline. Alone it has a core at once, and so has every thread where there are enough cores for all. A
-/// block passes through all threads of its program.
+/// core at its deadline. Alone it has a core at once, and so has every worker where there are enough cores for all. A
+/// block passes through all workers of its program.
+///
+/// Threads that move tokens have no reservation, and run where a core has no worker at work. What a source waits for while its
+/// own program computes delays nothing, so it waits for the workers of others; a sink waits for those of all.
 pub fn interference_ns(programs: &[Vec<CpuReservation>], cores: usize) -> Option<Vec<u64>> {
     let all: Vec<&CpuReservation> = programs.iter().flatten().collect();
     let in_use: f64 = all.iter().map(|reservation| reservation.share()).sum();
-    if in_use > cores as f64 {
+    if in_use >= cores as f64 {
         return None;
     }
-    let is_alone = |program: &[CpuReservation]| program.len() == all.len();
-    let waits = |program: &Vec<CpuReservation>| match all.len() <= cores || is_alone(program) {
-        true => 0,
-        false => program.iter().map(|own| wait_ns(own, &all, cores)).sum(),
-    };
-    Some(programs.iter().map(waits).collect())
+    let common_ns = common_wait_ns(&all, cores);
+    let waits = programs.iter().enumerate().map(|(place, program)| {
+        if program.len() == all.len() {
+            return 0;
+        }
+        let others = programs.iter().enumerate();
+        let others = others.filter(|(other, _)| *other != place);
+        let others: Vec<&CpuReservation> = others.flat_map(|(_, program)| program).collect();
+        let own_ns: u64 = match all.len() <= cores {
+            true => 0,
+            false => program.iter().map(|own| wait_ns(own, common_ns)).sum(),
+        };
+        own_ns + busy_ns(&others, common_ns, cores) + busy_ns(&all, common_ns, cores)
+    });
+    Some(waits.collect())
 }
 
-fn wait_ns(own: &CpuReservation, all: &[&CpuReservation], cores: usize) -> u64 {
-    let slack_ns = own.period_ns.saturating_sub(own.runtime_ns);
-    if cores < 2 {
-        return slack_ns;
+/// What x is; `None` where no job is late: on one core, and where there are enough for all.
+fn common_wait_ns(all: &[&CpuReservation], cores: usize) -> Option<u64> {
+    if cores < 2 || all.len() <= cores {
+        return None;
     }
     let mut runtimes: Vec<u64> = all
         .iter()
@@ -129,7 +126,45 @@ fn wait_ns(own: &CpuReservation, all: &[&CpuReservation], cores: usize) -> u64 {
     let shortest_ns = runtimes.last().copied().unwrap_or(0);
     let largest: f64 = shares.iter().take(cores - 2).sum();
     let common_ns = longest_ns.saturating_sub(shortest_ns) as f64 / (cores as f64 - largest);
-    slack_ns + own.runtime_ns + common_ns.ceil() as u64
+    Some(common_ns.ceil() as u64)
+}
+
+fn wait_ns(own: &CpuReservation, common_ns: Option<u64>) -> u64 {
+    let slack_ns = own.period_ns.saturating_sub(own.runtime_ns);
+    match common_ns {
+        Some(common_ns) => slack_ns + own.runtime_ns + common_ns,
+        None => slack_ns,
+    }
+}
+
+/// How long workers may keep all cores busy at once: the least time that is as long as all their jobs take on all cores that may
+/// run in it. A job that began before may still run in it, as long before as it may be late.
+fn busy_ns(workers: &[&CpuReservation], common_ns: Option<u64>, cores: usize) -> u64 {
+    if workers.len() < cores {
+        return 0;
+    }
+    let needed_ns = |window_ns: u64| -> u64 {
+        let jobs_ns = workers.iter().map(|worker| {
+            let before_ns = match common_ns {
+                Some(common_ns) => worker.period_ns + common_ns,
+                None => worker.period_ns.saturating_sub(worker.runtime_ns),
+            };
+            let jobs = (window_ns + before_ns) / worker.period_ns.max(1) + 1;
+            jobs.saturating_mul(worker.runtime_ns)
+        });
+        jobs_ns.sum::<u64>().div_ceil(cores as u64)
+    };
+    // They need less than all cores, so it ends; where they need nearly all, it may be long.
+    const MAX_STEPS: usize = 100_000;
+    let mut window_ns = 0;
+    for _ in 0..MAX_STEPS {
+        let next_ns = needed_ns(window_ns);
+        if next_ns <= window_ns {
+            break;
+        }
+        window_ns = next_ns;
+    }
+    window_ns
 }
 
 #[cfg(test)]
@@ -194,14 +229,31 @@ mod tests {
             );
         };
         check(std::slice::from_ref(&burner), 1, Some(vec![0]));
-        check(&[burner.clone(), burner.clone()], 2, Some(vec![0, 0]));
+        // No worker waits, and no source; a sink for two jobs of both, while its worker computes the next block.
+        check(&[burner.clone(), burner.clone()], 2, Some(vec![6, 6]));
+        check(&[burner.clone(), burner.clone()], 3, Some(vec![0, 0]));
         check(&[burner.clone(), burner.clone()], 1, None);
-        // On one core up to the deadline, 5 - 2 and 10 - 3.
-        check(&[vec![of(2, 5)], vec![of(3, 10)]], 1, Some(vec![3, 7]));
-        // Three alike on two cores: 3 after the deadline, 5 - 3 + 3.
-        check(&vec![burner.clone(); 3], 2, Some(vec![5; 3]));
-        // The longest is 8 and the shortest 2: (8 - 2) / 2 more.
+        // On one core up to the deadline, 5 - 2 and 10 - 3; a source for two jobs of the other; a sink for four jobs of the first and
+        // two of the second.
+        check(
+            &[vec![of(2, 5)], vec![of(3, 10)]],
+            1,
+            Some(vec![3 + 6 + 14, 7 + 4 + 14]),
+        );
+        // Three alike on two cores: 3 after the deadline, 5 - 3 + 3; a source for three jobs of both others, a sink for twelve
+        // of each.
+        check(&vec![burner.clone(); 3], 2, Some(vec![5 + 9 + 54; 3]));
+        // The longest is 8 and the shortest 2: (8 - 2) / 2 more. Sources wait for three jobs each of 2 and 5, four of 8 and 5, three of 8
+        // and 2, sinks for six of each.
         let three = [vec![of(8, 10)], vec![of(2, 10)], vec![of(5, 10)]];
-        check(&three, 2, Some(vec![2 + 8 + 3, 8 + 2 + 3, 5 + 5 + 3]));
+        check(
+            &three,
+            2,
+            Some(vec![
+                2 + 8 + 3 + 11 + 45,
+                8 + 2 + 3 + 26 + 45,
+                5 + 5 + 3 + 15 + 45,
+            ]),
+        );
     }
 }

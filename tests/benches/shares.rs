@@ -2,7 +2,8 @@
 //!
 //! Three programs that take 85 % of two cores together, each a block of 2.83 ms in each 5 ms, as processes of `zbmd-run` in
 //! real time: the responses of the first one alone, with the two others, with one of them killed and started again twice a
-//! second, and with a loop that ends never besides. With `--share` and without, by turns, so many seconds each (6).
+//! second, and with a loop that ends never or a program that takes a GiB of memory again and again besides. With `--share` and without, by
+//! turns, so many seconds each (6). Of a machine that is itself a guest, the time that its host gave to others is printed.
 //!
 //! The goal: with shares, p99.9 is at most 1.1 times that of the program alone plus the interference that `zbmdc admit` prints.
 //!
@@ -56,6 +57,27 @@ enum Neighbours {
     Two,
     TwoOneKilled,
     TwoAndLoop,
+    TwoAndMemory,
+}
+
+impl Neighbours {
+    const ALL: [Self; 5] = [
+        Self::None,
+        Self::Two,
+        Self::TwoOneKilled,
+        Self::TwoAndLoop,
+        Self::TwoAndMemory,
+    ];
+
+    /// What a shell runs besides.
+    fn command(self) -> Option<&'static str> {
+        match self {
+            Self::None | Self::Two | Self::TwoOneKilled => None,
+            Self::TwoAndLoop => Some("while :; do :; done"),
+            // The last lines of what has none are all of it: it is kept in memory.
+            Self::TwoAndMemory => Some("while :; do head -c 1G /dev/zero | tail > /dev/null; done"),
+        }
+    }
 }
 
 fn bench() {
@@ -94,12 +116,7 @@ fn bench() {
         .map_or(f64::INFINITY, |waits| waits[0] as f64 / 1e6);
     println!("interference of three programs on two cores: at most {interference_ms:.2} ms");
     let mut alone_ms = None;
-    for neighbours in [
-        Neighbours::None,
-        Neighbours::Two,
-        Neighbours::TwoOneKilled,
-        Neighbours::TwoAndLoop,
-    ] {
+    for neighbours in Neighbours::ALL {
         for is_held in [false, true] {
             let p99_9_ms = measure(folder, neighbours, is_held, seconds);
             if is_held {
@@ -112,14 +129,13 @@ fn bench() {
     check_fourth(folder);
 }
 
-/// What the program's threads are promised.
+/// What the program's workers are promised.
 fn reservations(program: &Program) -> Vec<CpuReservation> {
     let plan = &program.plans[PlanId(0)];
     let calendars = plan.calendars.iter();
-    let workers = calendars
-        .filter_map(|calendar| CpuReservation::of_calendar(&program.graph, plan, calendar));
-    let streams = [CpuReservation::of_stream(1e9 / BLOCKS_PER_S as f64); 2];
-    workers.chain(streams).collect()
+    calendars
+        .filter_map(|calendar| CpuReservation::of_calendar(&program.graph, plan, calendar))
+        .collect()
 }
 
 fn start(folder: &Path, name: &str, is_held: bool, seconds: u64) -> Child {
@@ -158,14 +174,13 @@ fn measure(folder: &Path, neighbours: Neighbours, is_held: bool, seconds: u64) -
         others.push(start(folder, "second", is_held, seconds + 2));
         others.push(start(folder, "third", is_held, seconds + 2));
     }
-    if neighbours == Neighbours::TwoAndLoop {
-        let endless = Command::new("sh")
-            .args(["-c", "while :; do :; done"])
-            .spawn();
-        others.push(endless.expect("a shell"));
+    if let Some(command) = neighbours.command() {
+        let shell = Command::new("sh").args(["-c", command]).spawn();
+        others.push(shell.expect("a shell"));
     }
     std::thread::sleep(Duration::from_millis(500));
 
+    let stolen_before = stolen_ms();
     let mut first = start(folder, "first", is_held, seconds);
     let begun = Instant::now();
     let status = loop {
@@ -194,16 +209,27 @@ fn measure(folder: &Path, neighbours: Neighbours, is_held: bool, seconds: u64) -
     let response = &report["deadlines"][0]["response"];
     let millis = |name: &str| response[name].as_u64().unwrap_or(0) as f64 / 1e6;
     println!(
-        "{neighbours:?}, {}: {} blocks, response p50 {:.2} ms, p99 {:.2} ms, p99.9 {:.2} ms, max {:.2} ms; {}",
+        "{neighbours:?}, {}: {} blocks, response p50 {:.2} ms, p99 {:.2} ms, p99.9 {:.2} ms, max {:.2} ms; stolen {:.0} ms; {}",
         if is_held { "held" } else { "not held" },
         response["count"],
         millis("p50_ns"),
         millis("p99_ns"),
         millis("p99_9_ns"),
         millis("max_ns"),
+        stolen_ms() - stolen_before,
         report["plans"][0]["workers"][0]["notes"]
     );
     millis("p99_9_ns")
+}
+
+/// Time that the machine's host has given to others, on all cores together.
+fn stolen_ms() -> f64 {
+    const TICKS_PER_S: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let all_cores = stat.lines().next().unwrap_or_default();
+    let stolen = all_cores.split_whitespace().nth(8);
+    let ticks: f64 = stolen.and_then(|text| text.parse().ok()).unwrap_or(0.0);
+    ticks * 1e3 / TICKS_PER_S
 }
 
 /// A fourth program finds nothing left.

@@ -123,8 +123,7 @@ pub struct Demand {
     pub name: String,
     /// Parts of time, or bytes.
     pub amounts: BTreeMap<Resource, f64>,
-    /// What its threads are promised of cores where it is held to its share, of the mode that takes most: workers of CPU
-    /// devices, then the threads of its streams.
+    /// What its workers of CPU devices are promised of cores where it is held to its share, of the mode that takes most.
     pub reservations: Vec<CpuReservation>,
 }
 
@@ -217,8 +216,6 @@ fn mode_demand(
         }
     }
     add_links(program, plan, release_ns, machine, &mut amounts)?;
-    let streams = program.graph.sources().chain(program.graph.sinks());
-    reservations.extend(streams.map(|_| CpuReservation::of_stream(release_ns)));
     Ok(ModeDemand {
         amounts,
         reservations,

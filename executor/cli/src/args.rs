@@ -412,6 +412,17 @@ fn host(text: &str) -> Result<(String, SocketAddr), String> {
     read.ok_or_else(|| "write it as NAME=ADDRESS:PORT, such as right=10.0.0.2:7000".to_owned())
 }
 
+impl Args {
+    /// Whether threads that wait for tokens run before ordinary ones: none that takes a lock of theirs may be an ordinary one.
+    pub(super) fn has_priorities(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        let is_held = self.share.is_some();
+        #[cfg(not(target_os = "linux"))]
+        let is_held = false;
+        self.realtime || is_held
+    }
+}
+
 /// The name becomes that of a folder.
 #[cfg(target_os = "linux")]
 fn share_name(text: &str) -> Result<String, String> {

@@ -396,12 +396,7 @@ impl<'a> Running<'a> {
         stop_on_signal(session.stopper(), args.is_launched());
 
         let (pump_ends, ended_pumps) = mpsc::channel();
-        live.start(
-            &mut session,
-            &pump_ends,
-            event_lines.as_ref(),
-            recorder.as_ref(),
-        )?;
+        live.start(&mut session, event_lines.as_ref(), recorder.as_ref())?;
         let recorder = recorder
             .map(|recorder| recorder.start(session.parameters()))
             .transpose()
@@ -413,6 +408,7 @@ impl<'a> Running<'a> {
         deadlines.write_events(event_lines.as_ref(), &live.running());
         deadlines.follow(&session.modes());
         let open_sinks = start_pumps(&mut session, sources, sinks, &deadlines, &pump_ends)?;
+        live.play(&session, &pump_ends)?;
 
         let edge_meters = Arc::new(EdgeMeters {
             releases: live.releases(),
@@ -551,7 +547,7 @@ impl Listeners {
                 look: look(),
                 page: None,
             };
-            servers.push(listener.start(args.realtime, content)?);
+            servers.push(listener.start(args.has_priorities(), content)?);
         }
 
         // Said also where little else is: without the key in its path nobody can open the page.
@@ -572,7 +568,7 @@ impl Listeners {
                 look: look(),
                 page: Some(page),
             };
-            servers.push(listener.start(args.realtime, content)?);
+            servers.push(listener.start(args.has_priorities(), content)?);
         }
         Ok(servers)
     }

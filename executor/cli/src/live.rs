@@ -159,6 +159,12 @@ struct OpenSource {
     flag_source: Option<String>,
 }
 
+/// A source that only needs a thread.
+struct ReadySource {
+    stream: String,
+    feeder: Feeder,
+}
+
 /// A sink whose socket is open; the run's end of its pipe is in the list of files.
 struct OpenSink {
     stream: String,
@@ -171,6 +177,7 @@ struct OpenSink {
 #[derive(Default)]
 pub(super) struct LiveStreams {
     sources: Vec<OpenSource>,
+    ready_sources: Vec<ReadySource>,
     sinks: Vec<OpenSink>,
     sinks_are_over: Arc<AtomicBool>,
     reports: Vec<SharedReport>,
@@ -304,11 +311,10 @@ impl LiveStreams {
         Ok(File::from(std::os::fd::OwnedFd::from(writer)))
     }
 
-    /// Starts a thread for each source and each sink.
+    /// Starts a thread for each sink, and takes the handles of the sources.
     pub(super) fn start(
         &mut self,
         session: &mut Session,
-        ends: &Sender<PumpEnd>,
         events: Option<&EventLines>,
         recorder: Option<&ReadyRecorder>,
     ) -> Result<(), CliError> {
@@ -317,7 +323,20 @@ impl LiveStreams {
             self.start_sink(open, pump_role)?;
         }
         for open in std::mem::take(&mut self.sources) {
-            self.start_source(open, session, ends, events, recorder)?;
+            self.prepare_source(open, session, events, recorder)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a thread for each source. Last of all: the clock that releases tokens waits for nobody, and blocks would be late
+    /// because the run was not there yet.
+    pub(super) fn play(
+        &mut self,
+        session: &Session,
+        ends: &Sender<PumpEnd>,
+    ) -> Result<(), CliError> {
+        for ready in std::mem::take(&mut self.ready_sources) {
+            self.start_source(ready, session, ends)?;
         }
         Ok(())
     }
@@ -326,22 +345,22 @@ impl LiveStreams {
         let is_over = Arc::clone(&self.sinks_are_over);
         self.reports.push(open.report.clone());
         let running = self.running();
-        let run = move || {
-            // Without it nothing is read: the run sees that its sink's pipe is closed.
-            if pump_role.enter().is_ok() {
+        let thread_name = format!("zbmd live {}", open.stream);
+        let run = move |entered: io::Result<()>| {
+            // Without its role nothing is read: the run sees that its sink's pipe is closed.
+            if entered.is_ok() {
                 open.sink.run(open.tokens, &is_over, &open.report);
             }
             drop(running);
         };
-        let thread = std::thread::Builder::new().name(format!("zbmd live {}", open.stream));
-        thread.spawn(run).map(drop).map_err(no_thread)
+        let thread = pump_role.spawn(thread_name, run);
+        thread.map(drop).map_err(no_thread)
     }
 
-    fn start_source(
+    fn prepare_source(
         &mut self,
         open: OpenSource,
         session: &mut Session,
-        ends: &Sender<PumpEnd>,
         events: Option<&EventLines>,
         recorder: Option<&ReadyRecorder>,
     ) -> Result<(), CliError> {
@@ -373,13 +392,28 @@ impl LiveStreams {
         let option = format!("--input {}={}", open.stream, open.url.text);
         let feeder = Feeder::new(&open.url, open.source, parts)
             .map_err(|error| usage(format!("{option}: {error}")))?;
+        let stream = open.stream;
+        self.ready_sources.push(ReadySource { stream, feeder });
+        Ok(())
+    }
 
+    fn start_source(
+        &self,
+        ready: ReadySource,
+        session: &Session,
+        ends: &Sender<PumpEnd>,
+    ) -> Result<(), CliError> {
+        let ReadySource { stream, feeder } = ready;
+        let name = stream.clone();
         let stopper = session.stopper();
-        let stream = open.stream.clone();
+        let pump_role = session.pump_role();
         let running = self.running();
         let run = move || {
             // Whoever waits for all threads sees this one gone when it is dropped.
             let _running = running;
+            if pump_role.is_held() {
+                stopper.wait_for_workers();
+            }
             match feeder.run(&|| stopper.is_stopping()) {
                 FeederEnd::Closed => PumpEnd::SourceRefused,
                 FeederEnd::SourceEnded => PumpEnd::SourceEnded {
@@ -388,7 +422,7 @@ impl LiveStreams {
                 },
             }
         };
-        pump::spawn(&open.stream, ends.clone(), session.pump_role(), run).map_err(no_thread)
+        pump::spawn(&name, ends.clone(), pump_role, run).map_err(no_thread)
     }
 
     /// Waits until sinks have sent what they were given, or as much as their peers take; what all of them did.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use zbmd_executor::{Engine, ThreadShare};
+use zbmd_executor::{Engine, WorkerShare, check_stream_priority};
 
 use crate::args::Args;
 use crate::share_register::{self, RegisteredShare, RunShare};
@@ -49,8 +49,14 @@ pub(crate) fn hold(args: &Args, engine: &Engine) -> Result<Option<HeldShare>, Cl
         }
     };
 
-    for line in thread_lines(&shares) {
-        note(line);
+    for share in &shares {
+        note(worker_line(share));
+    }
+    match check_stream_priority() {
+        Ok(()) => note("threads that move tokens run before all ordinary ones".to_owned()),
+        Err(error) => note(format!(
+            "threads that move tokens are ordinary ones, as the system gives them no priority: {error}"
+        )),
     }
     let group = HeldGroup::enter(Path::new(GROUPS), &own_group(), name, in_all + SIDE_SHARE);
     let group = match group {
@@ -76,34 +82,16 @@ pub(crate) struct HeldShare {
     _entry: Option<RegisteredShare>,
 }
 
-/// A line for each worker, and one for all threads of streams, which are alike; another where they are not given the
-/// same.
-fn thread_lines(shares: &[ThreadShare]) -> Vec<String> {
-    let (workers, streams): (Vec<_>, Vec<_>) = shares.iter().partition(|share| share.is_worker);
-    let mut lines: Vec<String> = workers
-        .iter()
-        .map(|share| thread_line(&share.name, share))
-        .collect();
-    for is_promised in [true, false] {
-        let mut alike = streams
-            .iter()
-            .filter(|share| share.promised.is_ok() == is_promised);
-        if let Some(first) = alike.next() {
-            let names = alike.fold(first.name.clone(), |names, share| {
-                names + ", " + &share.name
-            });
-            lines.push(thread_line(&format!("each thread of {names}"), first));
-        }
-    }
-    lines
-}
-
-fn thread_line(who: &str, share: &ThreadShare) -> String {
-    let reservation = share.reservation;
-    match &share.promised {
-        Ok(()) => format!("{who} has {reservation}, promised by the system"),
+fn worker_line(share: &WorkerShare) -> String {
+    let WorkerShare {
+        device,
+        reservation,
+        promised,
+    } = share;
+    match promised {
+        Ok(()) => format!("{device} has {reservation}, promised by the system"),
         Err(error) => {
-            format!("{who} needs {reservation}, which the system does not promise: {error}")
+            format!("{device} needs {reservation}, which the system does not promise: {error}")
         }
     }
 }

@@ -234,13 +234,13 @@ impl Display {
         let (over, is_over) = mpsc::channel();
         let (tell_end, ended) = mpsc::channel::<()>();
         let bar = progress_bar(args);
-        let is_realtime = args.realtime;
+        let has_priorities = args.has_priorities();
         // A run that nobody can watch is as good as any.
         let mut page = Page::create().ok();
         let show = move || {
             let _tell_end = tell_end;
             // Without it the run is watched all the same.
-            let _ = Session::enter_observer_role(is_realtime);
+            let _ = Session::enter_observer_role(has_priorities);
             let mut looks = 0u64;
             loop {
                 if looks.is_multiple_of(LOOKS)

@@ -1,6 +1,7 @@
 //! What a session, its handles and its supervising thread share, and the ways to end a run from outside.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use zbmd_ir::DeviceId;
 
@@ -11,12 +12,18 @@ use super::progress;
 use crate::observe::live::Progress;
 use crate::options::InputListener;
 use crate::program::{LoadedModes, LoadedProgram};
+use crate::transport::clock::Clock;
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::epoch_state::WorkerStatus;
 use crate::transport::primitive::{AtomicU32, Ordering};
 use crate::transport::release_gate::ReleaseGate;
 use crate::transport::ring::Stop;
 use crate::transport::session_memory::SessionMemory;
+
+/// How long workers are waited for that have yet to begin, and how often they are looked at.
+const BEGIN_LIMIT_NS: u64 = 2_000_000_000;
+const BEGIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// What a session, its handles and its supervising thread share.
 pub(crate) struct RunControl {
@@ -239,6 +246,24 @@ impl Stopper {
     /// Whether the run is to end.
     pub fn is_stopping(&self) -> bool {
         self.control.is_finishing() || self.control.stop.is_set()
+    }
+
+    /// Waits until all workers of the run are at work, or it is to end; for two seconds at most.
+    pub fn wait_for_workers(&self) {
+        let begun_ns = Clock.now_ns();
+        while !self.workers_have_begun() && !self.is_stopping() {
+            if Clock.now_ns() - begun_ns > BEGIN_LIMIT_NS {
+                return;
+            }
+            std::thread::sleep(BEGIN_PAUSE);
+        }
+    }
+
+    fn workers_have_begun(&self) -> bool {
+        let current = self.control.current();
+        let has_begun = |status: &WorkerStatus| status.thread.load(Ordering::Acquire) != 0;
+        let epoch = current.as_ref();
+        epoch.is_some_and(|epoch| epoch.memory.statuses.iter().all(|status| has_begun(status)))
     }
 
     /// Iterations finished so far, for progress displays: it may lag by some blocks.

@@ -202,7 +202,7 @@ impl Session {
 
         let is_supervised = options.supervised.is_some();
         let is_realtime = options.realtime;
-        let pump_role = PumpRole::of(&options, loaded);
+        let pump_role = PumpRole::of(&options);
         #[cfg(all(feature = "hosts", target_os = "linux"))]
         let has_hosts = options.hosts.is_some();
         let (send_result, result_receiver) = mpsc::channel::<RunResult>();
@@ -310,16 +310,17 @@ impl Session {
         self.pump_role
     }
 
-    /// Gives the calling thread the priority of those that look at what pumps count; none if it is not a real-time run.
+    /// Gives the calling thread the priority of those that look at what pumps count; in a real-time run, or one that is held to
+    /// its share; in others none.
     ///
     /// # Errors
     /// What the system says. The run has made sure that it will be given.
-    pub fn enter_observer_role(is_realtime: bool) -> std::io::Result<()> {
+    pub fn enter_observer_role(has_priorities: bool) -> std::io::Result<()> {
         #[cfg(target_os = "linux")]
-        if is_realtime {
+        if has_priorities {
             return crate::realtime::enter(crate::realtime::ThreadRole::Observer);
         }
-        let _ = is_realtime;
+        let _ = has_priorities;
         Ok(())
     }
 

@@ -381,7 +381,7 @@ pub(super) fn write_piece(
     })
 }
 
-/// Runs a pump on a thread of its own, which reports its end to `ends`. In a real-time run it has its role's priority.
+/// Runs a pump on a thread of its own, which reports its end to `ends`. It has its role when this returns.
 ///
 /// # Errors
 /// What the system says when it gives no thread.
@@ -393,20 +393,16 @@ pub(crate) fn spawn(
 ) -> io::Result<()> {
     let thread_name = format!("zbmd file {name}");
     let path = Path::new(&thread_name).to_owned();
-    let run = move || {
-        if let Err(source) = pump_role.enter() {
-            let error = FileError::Io { path, source };
-            drop(ends.send(PumpEnd::SourceFailed {
-                error,
+    let run = move |entered: io::Result<()>| {
+        let end = match entered {
+            Ok(()) => pump(),
+            Err(source) => PumpEnd::SourceFailed {
+                error: FileError::Io { path, source },
                 source: None,
-            }));
-            return;
-        }
+            },
+        };
         // Nobody listens any more when the program is ending: then the end is of no interest.
-        drop(ends.send(pump()));
+        drop(ends.send(end));
     };
-    std::thread::Builder::new()
-        .name(thread_name)
-        .spawn(run)
-        .map(drop)
+    pump_role.spawn(thread_name, run).map(drop)
 }

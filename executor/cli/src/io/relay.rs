@@ -1,6 +1,6 @@
 //! Between a run and an output whose reader may stall: one thread takes tokens from the run, another writes them.
 //!
-//! As long as the run goes on, only some pieces wait between the two, and a reader that stalls stops the run, as it
+//! As long as the run goes on, only so much waits between the two, and a reader that stalls stops the run, as it
 //! should. When the run is told to end, whatever it still has to give out is taken into memory at once: it is as much as
 //! the blocks at work make. So the run comes to its end in good order, and the other thread writes on as far as the
 //! reader takes it.
@@ -14,7 +14,8 @@ use super::FileError;
 use super::pump::{PumpEnd, SharedFile, WatchedSink, piece, write_piece};
 use zbmd_executor::{PumpRole, Stopper};
 
-/// Pieces that wait for the writer while the run goes on.
+/// Pieces that wait for the writer while the run goes on. Tokens that come while one waits are added to it as long as it has
+/// room: a writer that the system wakes late then writes them all at once, and the run does not wait for it.
 const QUEUE_LENGTH: usize = 2;
 /// How often a full queue looks whether the run is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -23,6 +24,20 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 struct Piece {
     bytes: Vec<u8>,
     tokens: u64,
+}
+
+impl Piece {
+    /// Adds another piece's tokens if there is room for them; whether there is.
+    fn add(&mut self, other: &Self, token_bytes: u64) -> bool {
+        let [begin, length] =
+            [self.tokens, other.tokens].map(|tokens| (tokens * token_bytes) as usize);
+        let Some(room) = self.bytes.get_mut(begin..begin + length) else {
+            return false;
+        };
+        room.copy_from_slice(&other.bytes[..length]);
+        self.tokens += other.tokens;
+        true
+    }
 }
 
 #[derive(Default)]
@@ -53,8 +68,13 @@ impl Relay {
     }
 
     /// Waits for room, unless the run is to end; an empty buffer in return, if there is one. False if the writer ended.
-    fn put(&self, piece: Piece, stopper: &Stopper) -> (bool, Option<Vec<u8>>) {
+    fn put(&self, piece: Piece, token_bytes: u64, stopper: &Stopper) -> (bool, Option<Vec<u8>>) {
         let mut state = self.state();
+        if let Some(last) = state.waiting.back_mut()
+            && last.add(&piece, token_bytes)
+        {
+            return (state.end.is_none(), Some(piece.bytes));
+        }
         while state.waiting.len() >= QUEUE_LENGTH && state.end.is_none() && !stopper.is_stopping() {
             state = self.wait(state);
         }
@@ -132,7 +152,7 @@ pub(crate) fn drain(
     let spawn_result = std::thread::Builder::new()
         .name(format!("zbmd pipe {stream}"))
         .spawn(move || {
-            let end = match pump_role.without_share().enter() {
+            let end = match pump_role.enter() {
                 Ok(()) => {
                     writer_relay.write_all(&writer_stream, &writer_path, token_bytes, &writer_file)
                 }
@@ -162,7 +182,7 @@ pub(crate) fn drain(
     let mut buffer = piece(token_bytes);
     while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut buffer) {
         let bytes = std::mem::take(&mut buffer);
-        let (goes_on, free_buffer) = relay.put(Piece { bytes, tokens }, stopper);
+        let (goes_on, free_buffer) = relay.put(Piece { bytes, tokens }, token_bytes, stopper);
         if !goes_on {
             break;
         }

@@ -89,7 +89,7 @@ impl WebListener {
     ///
     /// # Errors
     /// No thread.
-    pub(super) fn start(self, is_realtime: bool, content: WebContent) -> io::Result<WebServer> {
+    pub(super) fn start(self, has_priorities: bool, content: WebContent) -> io::Result<WebServer> {
         let is_over = Arc::new(AtomicBool::new(false));
         let seen_over = Arc::clone(&is_over);
         let Self { listener, address } = self;
@@ -97,7 +97,7 @@ impl WebListener {
         let clients = Arc::new(AtomicUsize::new(0));
         let answer_all = move || {
             // Without it there is an answer all the same. Threads of clients inherit it.
-            let _ = Session::enter_observer_role(is_realtime);
+            let _ = Session::enter_observer_role(has_priorities);
             while !seen_over.load(Ordering::Acquire) {
                 match listener.accept() {
                     // Who goes away early concerns nobody.

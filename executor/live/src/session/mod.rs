@@ -10,6 +10,7 @@
 mod error;
 mod pump;
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -136,10 +137,15 @@ impl LiveStreams {
 
         let is_over = Arc::clone(&self.sources_are_over);
         let stopper = session.stopper();
+        let pump_role = session.pump_role();
         let run = move || {
+            // The clock of a file that is played waits for nobody.
+            if pump_role.is_held() {
+                stopper.wait_for_workers();
+            }
             feeder.run(&|| stopper.is_stopping() || is_over.load(Ordering::Acquire));
         };
-        self.spawn(name, session.pump_role(), run)?;
+        self.spawn(name, pump_role, run)?;
         self.mark_connected(name, text, report);
         self.has_live_source |= !matches!(url.endpoint, Endpoint::Recording(_));
         Ok(())
@@ -181,7 +187,7 @@ impl LiveStreams {
         // The sink ends after its pump, which may have tokens of the run that the sink has not seen.
         let pump_has_ended = Arc::new(AtomicBool::new(false));
         let sink_is_over = Arc::clone(&pump_has_ended);
-        self.spawn(name, pump_role.without_share(), move || {
+        self.spawn(name, pump_role, move || {
             sink.run(reader, &sink_is_over, &sink_report)
         })?;
         let pump_is_over = Arc::clone(&self.sinks_are_over);
@@ -260,15 +266,14 @@ impl LiveStreams {
         pump_role: PumpRole,
         run: impl FnOnce() + Send + 'static,
     ) -> Result<(), ConnectError> {
-        let begin = move || {
-            // Without its priority it does nothing: the run sees that its stream has ended.
-            if pump_role.enter().is_ok() {
+        let begin = move |entered: io::Result<()>| {
+            // Without its role it does nothing: the run sees that its stream has ended.
+            if entered.is_ok() {
                 run();
             }
         };
-        let thread = std::thread::Builder::new().name(format!("zbmd live {name}"));
-        let handle = thread.spawn(begin).map_err(ConnectError::Thread)?;
-        self.threads.push(handle);
+        let thread = pump_role.spawn(format!("zbmd live {name}"), begin);
+        self.threads.push(thread.map_err(ConnectError::Thread)?);
         Ok(())
     }
 }
