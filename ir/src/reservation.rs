@@ -233,12 +233,12 @@ mod tests {
         check(&[burner.clone(), burner.clone()], 2, Some(vec![6, 6]));
         check(&[burner.clone(), burner.clone()], 3, Some(vec![0, 0]));
         check(&[burner.clone(), burner.clone()], 1, None);
-        // On one core up to the deadline, 5 - 2 and 10 - 3; a source for two jobs of the other; a sink for four jobs of the first and
-        // two of the second.
+        // On one core up to the deadline, 5 - 2 and 10 - 3; a source for two jobs of the other; a sink for five jobs of the first and
+        // three of the second.
         check(
             &[vec![of(2, 5)], vec![of(3, 10)]],
             1,
-            Some(vec![3 + 6 + 14, 7 + 4 + 14]),
+            Some(vec![3 + 6 + 19, 7 + 4 + 19]),
         );
         // Three alike on two cores: 3 after the deadline, 5 - 3 + 3; a source for three jobs of both others, a sink for twelve
         // of each.

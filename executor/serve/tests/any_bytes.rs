@@ -127,9 +127,11 @@ fn whatever_comes_on_a_connection_what_goes_back_is_whole() {
         wait_until("an answer over gRPC", || {
             check_frames(&server.converse_grpc(&calls[0])) > 2 * TENSOR_BYTES
         });
-        let lists = server.converse(HTTP[2]);
-        assert!(lists.starts_with(b"HTTP/1.1 200 OK\r\n"));
-        check_answers(&lists);
+        wait_until("an answer over HTTP", || {
+            let answers = server.converse(HTTP[2]);
+            check_answers(&answers);
+            answers.starts_with(b"HTTP/1.1 200 OK\r\n")
+        });
     };
     check_service();
 
@@ -138,8 +140,7 @@ fn whatever_comes_on_a_connection_what_goes_back_is_whole() {
     let mut random = Random(SEED);
     let mut tried = 0_u64;
     while begun.elapsed() < time {
-        // A call is waited for longer than a request.
-        for _ in 0..8 {
+        for _ in 0..2 {
             let request = changed(HTTP[random.below(HTTP.len())], &random.changes());
             let answers = server.converse(&request);
             if !request.windows(4).any(|word| word == b"HEAD") {
@@ -148,7 +149,7 @@ fn whatever_comes_on_a_connection_what_goes_back_is_whole() {
         }
         let call = changed(&calls[random.below(calls.len())], &random.changes());
         check_frames(&server.converse_grpc(&call));
-        tried += 9;
+        tried += 3;
         assert_eq!(
             PANICS.load(Ordering::Relaxed),
             0,
@@ -156,6 +157,6 @@ fn whatever_comes_on_a_connection_what_goes_back_is_whole() {
         );
     }
     check_service();
-    assert!(tried > 9, "only {tried} connections");
+    assert!(tried > 3, "only {tried} connections");
     println!("{tried} connections in {:.1?}", begun.elapsed());
 }

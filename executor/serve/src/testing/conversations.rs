@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::runtime::Runtime;
 use zbmd_backends::op::Registry;
 use zbmd_executor::Isolation;
@@ -20,8 +20,7 @@ use crate::tokens::Tokens;
 /// Answers to one conversation fit this many bytes, unless there is no end of them.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// A server that has written nothing for so long has answered.
-#[cfg(feature = "grpc")]
-const SILENCE: Duration = Duration::from_millis(10);
+const SILENCE: Duration = Duration::from_millis(4);
 
 /// A server of a folder of bundles that runs in this process and listens nowhere.
 pub struct Conversations {
@@ -86,52 +85,50 @@ impl Conversations {
         })
     }
 
-    /// What the server writes on a connection on which these bytes come and then the end.
+    /// What the server writes on a connection on which these bytes come and then, once it has written nothing for a moment, the
+    /// end.
     ///
     /// # Panics
     /// On a panic of the server, which a connection's task would have kept to itself.
     pub fn converse(&self, bytes: &[u8]) -> Vec<u8> {
-        self.runtime.block_on(async {
-            let (mut client, stream) = duplex(MAX_ANSWER_BYTES);
-            client.write_all(bytes).await.expect("there is room");
-            client.shutdown().await.expect("open");
-            // How a connection ends concerns nobody.
-            let _ = crate::http::serve(Arc::clone(&self.server), stream).await;
-
-            let mut answers = Vec::new();
-            let read = client.read_to_end(&mut answers).await;
-            read.expect("the server has closed it");
-            answers
-        })
+        let (client, stream) = duplex(MAX_ANSWER_BYTES);
+        let serve = crate::http::serve(Arc::clone(&self.server), stream);
+        self.runtime.block_on(converse(client, bytes, serve))
     }
 
-    /// The same on a connection for gRPC. The end comes when the server has written nothing for a moment: calls that are
-    /// under way are answered before.
+    /// The same on a connection for gRPC.
     ///
     /// # Panics
     /// On a panic of the server's connection. Its calls are tasks of their own, whose panics only a hook sees.
     #[cfg(feature = "grpc")]
     pub fn converse_grpc(&self, bytes: &[u8]) -> Vec<u8> {
-        self.runtime.block_on(async {
-            let (mut client, stream) = duplex(MAX_ANSWER_BYTES);
-            client.write_all(bytes).await.expect("there is room");
-            let serving = tokio::spawn(crate::grpc::serve(Arc::clone(&self.server), stream));
-            let mut answers = Vec::new();
-            let mut piece = vec![0; 1 << 16];
-            while let Ok(Ok(read @ 1..)) =
-                tokio::time::timeout(SILENCE, client.read(&mut piece)).await
-            {
-                answers.extend_from_slice(&piece[..read]);
-            }
-            client.shutdown().await.expect("open");
-            // How a connection ends concerns nobody.
-            let _ = serving.await.expect("no panic");
-
-            let read = client.read_to_end(&mut answers).await;
-            read.expect("the server has closed it");
-            answers
-        })
+        let (client, stream) = duplex(MAX_ANSWER_BYTES);
+        let serve = crate::grpc::serve(Arc::clone(&self.server), stream);
+        self.runtime.block_on(converse(client, bytes, serve))
     }
+}
+
+/// Sends bytes to a connection that is served, and takes all that comes back.
+async fn converse(
+    mut client: DuplexStream,
+    bytes: &[u8],
+    serve: impl Future<Output = Result<(), hyper::Error>> + Send + 'static,
+) -> Vec<u8> {
+    client.write_all(bytes).await.expect("there is room");
+    let serving = tokio::spawn(serve);
+    let mut answers = Vec::new();
+    let mut piece = vec![0; 1 << 16];
+    // The end cuts off what is under way.
+    while let Ok(Ok(read @ 1..)) = tokio::time::timeout(SILENCE, client.read(&mut piece)).await {
+        answers.extend_from_slice(&piece[..read]);
+    }
+    let _ = client.shutdown().await;
+    // How a connection ends concerns nobody.
+    let _ = serving.await.expect("no panic");
+
+    let read = client.read_to_end(&mut answers).await;
+    read.expect("the server has closed it");
+    answers
 }
 
 /// A request with stretches of it replaced: four bytes of `changes` say where one begins (two), how long it is and how much comes in its
