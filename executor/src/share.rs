@@ -85,7 +85,7 @@ fn reservations(loaded: &LoadedProgram) -> Option<Vec<(String, CpuReservation)>>
     reservations.collect()
 }
 
-/// Whether threads that move the tokens of a run are given what [`enter_without`] asks for.
+/// Whether threads that move the tokens of a run may run before ordinary ones.
 ///
 /// # Errors
 /// What the system says, or that it gives no thread to ask with.

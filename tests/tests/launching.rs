@@ -89,7 +89,7 @@ mod linux {
 
         // Nobody is there any more.
         let late = runs.agent(port, "third", &["--join-limit", "100ms"]);
-        check_refusal(late, 5, "no run has taken this agent within 0 s");
+        check_refusal(late, 5, "no run has taken this agent within 100ms");
         let unnamed = format!("127.0.0.1:{port}");
         let unnamed = runs.command(&["agent", "--join", &unnamed, "--token-file", "token"]);
         check_refusal(

@@ -45,13 +45,11 @@ pub(crate) enum StartError {
         status: ExitStatus,
         words: String,
     },
-    #[error(
-        "host {host}: no agent listens there within {limit_s} s of `ssh {destination}`: {words}"
-    )]
+    #[error("host {host}: no agent listens there within {limit:?} of `ssh {destination}`: {words}")]
     Late {
         host: String,
         destination: String,
-        limit_s: u64,
+        limit: Duration,
         words: String,
     },
 }
@@ -171,7 +169,7 @@ impl StartedAgent {
                 return Err(StartError::Late {
                     host,
                     destination,
-                    limit_s: limit.as_secs(),
+                    limit,
                     words: self.heard.words(),
                 });
             }

@@ -94,10 +94,10 @@ impl Gathering {
                 .map_or(Duration::MAX, Duration::from_nanos);
             let Ok(accepted) = gathering.joins.recv_timeout(left) else {
                 return Err(format!(
-                    "no agent of {} has joined at {} within {} s: start `zbmd-run agent --join` there with this address",
+                    "no agent of {} has joined at {} within {:?}: start `zbmd-run agent --join` there with this address",
                     gathering.missing().join(", "),
                     gather.address,
-                    gather.limit.as_secs()
+                    gather.limit
                 ));
             };
             gathering.admit(accepted);
@@ -275,9 +275,9 @@ pub(super) fn join_when_there(
             Err(JoinError::NotYet(why)) => why,
         };
         if deadline.left_ns() == Some(0) {
-            let limit_s = join.limit.unwrap_or_default().as_secs();
+            let limit = join.limit.unwrap_or_default();
             return Err(format!(
-                "{why}: no run has taken this agent within {limit_s} s"
+                "{why}: no run has taken this agent within {limit:?}"
             ));
         }
         if why != told {
