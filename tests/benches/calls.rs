@@ -10,7 +10,7 @@
 //! random weights.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use zbmd_backends::interpret::Interpreter;
 use zbmd_compiler::calibrate::CalibrateOptions;
@@ -27,6 +27,9 @@ const ENGINES: [&str; 4] = ["ort", "openvino", "mnn", "ncnn"];
 const TURNS: usize = 11;
 /// Seconds of one turn.
 const TURN_SECONDS: f64 = 0.2;
+/// Rest before each measurement: threads of some engines look for work for 200 ms after their last call, on the cores of whoever
+/// is measured next.
+const REST: Duration = Duration::from_millis(250);
 
 fn main() {
     let words: Vec<String> = std::env::args()
@@ -78,11 +81,13 @@ fn print_row(path: &Path, name: &str, threads: usize) {
     let mut rival_times = vec![Vec::new(); rivals.len()];
     let mut ratios = Vec::new();
     for _ in 0..TURNS {
+        std::thread::sleep(REST);
         let ours = call_seconds(&mut caller, &inputs, calls);
         call_times.push(ours);
         session_times.push(session_seconds(&engine, &inputs, calls));
         let mut best = f64::INFINITY;
         for (rival, times) in rivals.iter_mut().zip(&mut rival_times) {
+            std::thread::sleep(REST);
             if let Some(seconds) = rival.as_mut().and_then(|rival| rival.seconds(calls)) {
                 times.push(seconds);
                 best = best.min(seconds);
