@@ -1,23 +1,23 @@
 //! Runs in the name of a council, in processes: the run is voter 1, and agents are the others. What voters have on disk is read
 //! beside them.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+use zbmd_compiler::{CompileOptions, Losses};
 use zbmd_council::decision::{Decided, Decision, RunBorder};
 use zbmd_council::journal::Journal;
 use zbmd_council::node::Settings;
 use zbmd_council::{LogEntry, VoterId};
 
-use crate::agents::{self, AgentProcess, TWO_HOSTS};
+use crate::agents::{AgentProcess, TWO_HOSTS};
 use crate::child_run;
 use crate::free_port::free_port;
+use crate::run_process::{Preparation, RunProcess, tokens_in};
 
 /// The middle takes as long as both ends together, so sources and sinks come to one host without being pinned there: hosts stand
 /// in for each other only where nothing is pinned.
@@ -33,15 +33,12 @@ const MODEL: &str = r#"Model(
     sinks: { "out": Stream() },
 )"#;
 
-const SECRET: &str = "a token of the test";
 /// Of the council; long enough for a crowded computer.
 pub const LEASE: Duration = Duration::from_millis(160);
 /// Tokens of the input, and how fast they come.
 pub const TOKENS: u64 = 1_000_000;
 const TOKENS_PER_S: u64 = 400_000;
 const PIECE_TOKENS: u64 = 2_000;
-/// Nothing takes as long.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A folder with a bundle, its input and what a run on one host gives for it, and the addresses of a council of three.
 pub struct CouncilRuns {
@@ -64,34 +61,17 @@ impl CouncilRuns {
 
     /// Prepares a folder.
     pub fn prepare(folder: &Path) -> Self {
-        std::fs::write(folder.join("cluster.ron"), TWO_HOSTS).expect("written");
-        let options = CompileOptions {
-            machine: MachineChoice::File(folder.join("cluster.ron")),
-            contingencies: Losses::Hosts,
-            ..CompileOptions::default()
+        let preparation = Preparation {
+            machine: TWO_HOSTS,
+            model: MODEL,
+            options: CompileOptions {
+                contingencies: Losses::Hosts,
+                ..CompileOptions::default()
+            },
+            seed: 11,
+            tokens: TOKENS,
         };
-        let compiled = compile_str("hosts.ron", MODEL, "", &options);
-        let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
-        zbmd_ir::bundle::write(&folder.join("hosts.zbmd"), &compiled.program).expect("written");
-        agents::token_file(folder, SECRET);
-
-        let mut rng = fastrand::Rng::with_seed(11);
-        let input: Vec<u8> = (0..TOKENS)
-            .flat_map(|_| (rng.f32() - 0.5).to_le_bytes())
-            .collect();
-        std::fs::write(folder.join("in.f32"), input).expect("written");
-        let undisturbed = child_run::command()
-            .args([
-                "hosts.zbmd",
-                "-q",
-                "-i",
-                "in=in.f32",
-                "-o",
-                "out=expected.f32",
-            ])
-            .current_dir(folder)
-            .status();
-        assert!(undisturbed.expect("started").success());
+        preparation.write(folder);
         let voters = (0..3).map(|_| SocketAddr::from((Ipv4Addr::LOCALHOST, free_port())));
         Self {
             folder: folder.to_owned(),
@@ -124,36 +104,31 @@ impl CouncilRuns {
     pub fn run(&self, right: &AgentProcess) -> RunProcess {
         let mut command = child_run::command();
         command
-            .args(["hosts.zbmd", "-i", "in=-", "-o", "out=out.f32"])
+            .args(["model.zbmd", "-i", "in=-", "-o", "out=out.f32"])
             .args(["--host", &format!("right={}", right.address)])
             .args(["--host-lease", "400ms", "--events", "events.jsonl"]);
         self.seat(&mut command, 1);
-        RunProcess::spawn(command, Some(self.folder.join("in.f32")))
+        start_fed(command, self.folder.join("in.f32"))
     }
 
     /// Starts a run that stands by as voter 2, on the other host. It has the input as a file.
     pub fn standby(&self) -> RunProcess {
         let mut command = child_run::command();
         command
-            .args(["hosts.zbmd", "-i", "in=in.f32", "-o", "out=taken.f32"])
+            .args(["model.zbmd", "-i", "in=in.f32", "-o", "out=taken.f32"])
             .args(["--take-over-as", "right"]);
         self.seat(&mut command, 2);
-        RunProcess::spawn(command, None)
+        RunProcess::start(command)
     }
 
     /// Tokens in the run's output file.
     pub fn output_tokens(&self) -> u64 {
-        self.tokens_in("out.f32")
+        tokens_in(&self.folder.join("out.f32"))
     }
 
     /// Tokens in the output file of the run that stood by.
     pub fn taken_tokens(&self) -> u64 {
-        self.tokens_in("taken.f32")
-    }
-
-    fn tokens_in(&self, name: &str) -> u64 {
-        let file = std::fs::metadata(self.folder.join(name));
-        file.map_or(0, |file| file.len() / 4)
+        tokens_in(&self.folder.join("taken.f32"))
     }
 
     /// Whether both outputs together are that of a run on one host, the second from the token on that it has said.
@@ -265,92 +240,25 @@ impl CouncilRuns {
     }
 }
 
-/// A run in a process of its own, which is fed by the clock.
-pub struct RunProcess {
-    child: Child,
-}
-
-impl RunProcess {
-    fn spawn(mut command: Command, input: Option<PathBuf>) -> Self {
-        let stdin = match input {
-            Some(_) => Stdio::piped(),
-            None => Stdio::null(),
-        };
-        let mut child = command
-            .stdin(stdin)
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) else {
-            return Self { child };
-        };
-        std::thread::spawn(move || {
-            let input = std::fs::File::open(input).expect("written");
-            let begun = Instant::now();
-            let mut piece = vec![0; PIECE_TOKENS as usize * 4];
-            for number in 0..TOKENS / PIECE_TOKENS {
-                let due = Duration::from_micros(number * PIECE_TOKENS * 1_000_000 / TOKENS_PER_S);
-                std::thread::sleep(due.saturating_sub(begun.elapsed()));
-                let offset = number * piece.len() as u64;
-                input
-                    .read_exact_at(&mut piece, offset)
-                    .expect("it is there");
-                // A run that has ended takes nothing.
-                if stdin.write_all(&piece).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { child }
-    }
-
-    /// Sends a signal to the process.
-    pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it is there");
-    }
-
-    /// Waits until something is so, while the run goes on.
-    ///
-    /// # Panics
-    /// It ends before, or it takes too long.
-    pub fn wait_until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) {
+/// Starts a run that is fed from a file by the clock.
+fn start_fed(command: Command, input: PathBuf) -> RunProcess {
+    let (process, mut stdin) = RunProcess::start_fed(command);
+    std::thread::spawn(move || {
+        let input = std::fs::File::open(input).expect("written");
         let begun = Instant::now();
-        while !is_so() {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                panic!("{status} before {what}: {}", self.said());
+        let mut piece = vec![0; PIECE_TOKENS as usize * 4];
+        for number in 0..TOKENS / PIECE_TOKENS {
+            let due = Duration::from_micros(number * PIECE_TOKENS * 1_000_000 / TOKENS_PER_S);
+            std::thread::sleep(due.saturating_sub(begun.elapsed()));
+            let offset = number * piece.len() as u64;
+            input
+                .read_exact_at(&mut piece, offset)
+                .expect("it is there");
+            // A run that has ended takes nothing.
+            if stdin.write_all(&piece).is_err() {
+                return;
             }
-            assert!(begun.elapsed() < LIMIT, "not {what}");
-            std::thread::sleep(Duration::from_millis(1));
         }
-    }
-
-    fn said(&mut self) -> String {
-        let mut text = String::new();
-        if let Some(stderr) = &mut self.child.stderr {
-            let _ = stderr.read_to_string(&mut text);
-        }
-        text
-    }
-
-    /// Waits for the end: how it ended, and what it said.
-    ///
-    /// # Panics
-    /// It takes too long.
-    pub fn end(mut self) -> (ExitStatus, String) {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                return (status, self.said());
-            }
-            assert!(begun.elapsed() < LIMIT, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for RunProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    });
+    process
 }

@@ -33,6 +33,8 @@ pub mod random;
 pub mod rival_process;
 pub mod rivals;
 pub mod run;
+#[cfg(target_os = "linux")]
+pub mod run_process;
 pub mod sdf;
 pub mod sets;
 pub mod signal;

@@ -12,8 +12,9 @@ mod linux {
 
     use rustix::process::Signal;
     use zbmd_tests::agents::AgentProcess;
-    use zbmd_tests::council_runs::{CouncilRuns, LEASE, RunProcess};
+    use zbmd_tests::council_runs::{CouncilRuns, LEASE};
     use zbmd_tests::harness::{self, Test};
+    use zbmd_tests::run_process::RunProcess;
 
     const TESTS: [Test; 7] = [
         ("one_run_after_another", one_run_after_another),

@@ -13,7 +13,8 @@ mod linux {
     use rustix::process::Signal;
     use zbmd_tests::free_port::free_port;
     use zbmd_tests::harness::{self, Test};
-    use zbmd_tests::launched_runs::{Launched, LaunchedRuns, STREAMS};
+    use zbmd_tests::launched_runs::{LaunchedRuns, STREAMS};
+    use zbmd_tests::run_process::RunProcess;
 
     const TESTS: [Test; 8] = [
         ("agents_that_join", agents_that_join),
@@ -34,24 +35,24 @@ mod linux {
 
     /// Whether this ended well; what it said is shown if not.
     #[track_caller]
-    fn check_success(launched: Launched) {
+    fn check_success(launched: RunProcess) {
         let (status, said) = launched.end();
         assert!(status.success(), "{status}: {said}");
     }
 
     #[track_caller]
-    fn check_refusal(launched: Launched, code: i32, text: &str) {
+    fn check_refusal(launched: RunProcess, code: i32, text: &str) {
         let (status, said) = launched.end();
         assert_eq!(status.code(), Some(code), "{said}");
         assert!(said.contains(text), "{said}");
     }
 
     /// Starts a run whose agents join at this port.
-    fn start_run(runs: &LaunchedRuns, port: u16, more: &[&str]) -> Launched {
+    fn start_run(runs: &LaunchedRuns, port: u16, more: &[&str]) -> RunProcess {
         let words = LaunchedRuns::gathering_words(port);
         let mut command = runs.command(&[]);
         command.args(words).args(more);
-        Launched::start(command)
+        RunProcess::start(command)
     }
 
     /// In any order; those that join one run end with it, the others serve the next one.
@@ -93,7 +94,7 @@ mod linux {
         let unnamed = format!("127.0.0.1:{port}");
         let unnamed = runs.command(&["agent", "--join", &unnamed, "--token-file", "token"]);
         check_refusal(
-            Launched::start(unnamed),
+            RunProcess::start(unnamed),
             2,
             "--join needs --as HOST or --launcher",
         );
@@ -106,7 +107,7 @@ mod linux {
         number: usize,
         count: usize,
         more: &[&str],
-    ) -> Launched {
+    ) -> RunProcess {
         let mut command = runs.command(&[]);
         command
             .args(LaunchedRuns::gathering_words(port))
@@ -115,7 +116,7 @@ mod linux {
             .env("SLURM_PROCID", number.to_string())
             .env("SLURM_NTASKS", count.to_string())
             .env("SLURM_STEP_NODELIST", "localhost,elsewhere[1-2]");
-        Launched::start(command)
+        RunProcess::start(command)
     }
 
     fn processes_of_slurm() {
@@ -136,7 +137,7 @@ mod linux {
             .args(LaunchedRuns::gathering_words(port))
             .args(["--launcher", "auto"])
             .env_remove("KUBERNETES_SERVICE_HOST");
-        check_refusal(Launched::start(alone), 2, "none of OMPI_COMM_WORLD_RANK");
+        check_refusal(RunProcess::start(alone), 2, "none of OMPI_COMM_WORLD_RANK");
     }
 
     fn processes_of_mpirun() {
@@ -165,7 +166,7 @@ mod linux {
                     .filter_map(|(name, value)| Some((name, value?))),
             )
             .current_dir(folder.path());
-        check_success(Launched::start(command));
+        check_success(RunProcess::start(command));
         runs.check_output();
     }
 
@@ -228,12 +229,12 @@ exit $status
     }
 
     /// The same with the stand-in for `ssh`.
-    fn up_by_stand_in(runs: &LaunchedRuns, more: &[&str]) -> Launched {
+    fn up_by_stand_in(runs: &LaunchedRuns, more: &[&str]) -> RunProcess {
         write_script(&runs.folder().join("ssh"), STAND_IN);
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = up(runs, more);
         command.env("PATH", format!("{}:{path}", runs.folder().display()));
-        Launched::start(command)
+        RunProcess::start(command)
     }
 
     fn ssh_log(runs: &LaunchedRuns) -> String {
@@ -314,7 +315,7 @@ exit $status
 
     /// A server of OpenSSH's on this computer, with keys of its own.
     struct SshServer {
-        server: Launched,
+        server: RunProcess,
         port: u16,
     }
 
@@ -368,7 +369,7 @@ exit $status
                 ])
                 .stdout(Stdio::null());
             Some(Self {
-                server: Launched::start(command),
+                server: RunProcess::start(command),
                 port,
             })
         }
@@ -410,14 +411,14 @@ exit $status
             here("known")
         );
         runs.write_launch_file(["127.0.0.1", "127.0.0.1"], &script, &options);
-        check_success(Launched::start(up(&runs, &[])));
+        check_success(RunProcess::start(up(&runs, &[])));
         runs.check_output();
         assert_eq!(processes_with(&here("token")), 0, "no agent is left");
 
         let nobody = options.replace("user_key", "no_key");
         runs.write_launch_file(["127.0.0.1", "127.0.0.1"], &script, &nobody);
         check_refusal(
-            Launched::start(up(&runs, &[])),
+            RunProcess::start(up(&runs, &[])),
             5,
             "Permission denied (publickey",
         );

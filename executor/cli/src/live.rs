@@ -239,6 +239,7 @@ impl LiveStreams {
             let token = &actor.outputs[0].token;
             let refused = |error| usage(format!("--input {}={}: {error}", actor.name, url.text));
             let rate = zbmd_live::token_rate(url, token, actor.sample_rate()).map_err(refused)?;
+
             let source = match &url.endpoint {
                 Endpoint::Paced(path) => {
                     let mut paced = paced_source(actor, path, url, rate)?;
@@ -251,6 +252,7 @@ impl LiveStreams {
                 }
                 _ => zbmd_live::open_source(url, token, rate).map_err(failed(&url.text))?,
             };
+
             self.sources.push(OpenSource {
                 stream: actor.name.clone(),
                 url: url.clone(),

@@ -110,12 +110,14 @@ class Onnx(MLModel):
             (address, lists),
             (address, bytes),
         ];
+
         let mut turns = subjects.map(|_| Vec::new());
         for _ in 0..TURNS {
             for ((address, request), turns) in subjects.iter().zip(&mut turns) {
                 turns.push(Turn::run(clients, |end| ask_until(end, *address, request)));
             }
         }
+
         let [alone, two, ours, ours_bytes] = turns.map(Turn::median);
         let best_p50_us = alone.p50_us.min(two.p50_us);
         let best_rate = alone.rate.max(two.rate);

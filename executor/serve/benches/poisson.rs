@@ -121,7 +121,7 @@ mod linux {
             let is_over = AtomicBool::new(false);
             let begun = Instant::now() + Duration::from_millis(100);
             let mut arrivals = Arrivals {
-                random: Random(SEED),
+                random: fastrand::Rng::with_seed(SEED),
                 mean_gap: 1.0 / self.rate,
                 next: begun,
                 end: begun + self.time,
@@ -141,7 +141,7 @@ mod linux {
 
     /// When requests are due: a Poisson process.
     struct Arrivals {
-        random: Random,
+        random: fastrand::Rng,
         /// In seconds.
         mean_gap: f64,
         next: Instant,
@@ -152,7 +152,7 @@ mod linux {
         type Item = Instant;
 
         fn next(&mut self) -> Option<Instant> {
-            self.next += self.random.gap(self.mean_gap);
+            self.next += gap(&mut self.random, self.mean_gap);
             (self.next < self.end).then_some(self.next)
         }
     }
@@ -254,24 +254,11 @@ mod linux {
         late_us
     }
 
-    /// SplitMix64.
-    struct Random(u64);
-
-    impl Random {
-        fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut mixed = self.0;
-            mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-            mixed ^ mixed >> 31
-        }
-
-        /// Exponential, in seconds of this mean.
-        fn gap(&mut self, mean: f64) -> Duration {
-            // From 0 exclusive to 1 inclusive.
-            let uniform = ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-            Duration::from_secs_f64(-uniform.ln() * mean)
-        }
+    /// Exponential, in seconds of this mean.
+    fn gap(random: &mut fastrand::Rng, mean: f64) -> Duration {
+        // From 0 exclusive to 1 inclusive.
+        let uniform = 1.0 - random.f64();
+        Duration::from_secs_f64(-uniform.ln() * mean)
     }
 
     /// What clients saw, in microseconds from when each request was due.

@@ -71,36 +71,19 @@ fn calls() -> Vec<Vec<u8>> {
     ]
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
+/// One to four stretches replaced by a few bytes, as [`changed`] takes them.
+fn changes(random: &mut fastrand::Rng) -> Vec<u8> {
+    let mut changes = Vec::new();
+    for _ in 0..=random.usize(..4) {
+        let begin = random.u16(..).to_le_bytes();
+        let [removed, inserted] = [random.u8(..6), random.u8(..6)];
+        changes.extend([begin[0], begin[1], removed, inserted]);
+        changes.extend((0..inserted).map(|_| match random.usize(..3) {
+            0 => [0, 0x7f, 0x80, 0xff][random.usize(..4)],
+            _ => random.u8(..),
+        }));
     }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-
-    /// One to four stretches replaced by a few bytes, as [`changed`] takes them.
-    fn changes(&mut self) -> Vec<u8> {
-        let mut changes = Vec::new();
-        for _ in 0..=self.below(4) {
-            let begin = (self.next() as u16).to_le_bytes();
-            let [removed, inserted] = [self.below(6), self.below(6)];
-            changes.extend([begin[0], begin[1], removed as u8, inserted as u8]);
-            changes.extend((0..inserted).map(|_| match self.below(3) {
-                0 => [0, 0x7f, 0x80, 0xff][self.below(4)],
-                _ => self.next() as u8,
-            }));
-        }
-        changes
-    }
+    changes
 }
 
 fn wanted_time() -> Duration {
@@ -137,17 +120,17 @@ fn whatever_comes_on_a_connection_what_goes_back_is_whole() {
 
     let time = wanted_time();
     let begun = Instant::now();
-    let mut random = Random(SEED);
+    let mut random = fastrand::Rng::with_seed(SEED);
     let mut tried = 0_u64;
     while begun.elapsed() < time {
         for _ in 0..2 {
-            let request = changed(HTTP[random.below(HTTP.len())], &random.changes());
+            let request = changed(HTTP[random.usize(..HTTP.len())], &changes(&mut random));
             let answers = server.converse(&request);
             if !request.windows(4).any(|word| word == b"HEAD") {
                 check_answers(&answers);
             }
         }
-        let call = changed(&calls[random.below(calls.len())], &random.changes());
+        let call = changed(&calls[random.usize(..calls.len())], &changes(&mut random));
         check_frames(&server.converse_grpc(&call));
         tried += 3;
         assert_eq!(

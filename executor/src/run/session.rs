@@ -449,6 +449,7 @@ fn take_seat(
             why: why.to_owned(),
         });
     }
+
     let begin = BorderState {
         state: initial_state.clone(),
         present_mode: options.present_mode.clone(),

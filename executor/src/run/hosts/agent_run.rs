@@ -382,6 +382,7 @@ fn check_spec(
             "an epoch with {found} {what}, the bundle has {expected}: both hosts must run the same bundle"
         )),
     };
+
     compare("devices", spec.devices.len(), plan.calendars.len())?;
     compare("sinks", spec.sinks.len(), program.graph.sinks().count())?;
     compare("channels", start.len(), program.graph.channels.len())?;
@@ -389,6 +390,7 @@ fn check_spec(
         let bytes = channel.history() * channel.token.bytes();
         compare("bytes of a channel", tokens.len(), bytes as usize)?;
     }
+
     let mut sinks = program.graph.sinks().zip(&spec.sinks);
     let is_known = |device: &zbmd_ir::DeviceId| program.machine.devices.get(*device).is_some();
     let are_tokens =
@@ -397,6 +399,7 @@ fn check_spec(
     let has_saves = spec
         .saves
         .is_none_or(|saves| saves.every > 0 && saves.areas < 64);
+
     if spec.devices.iter().all(is_known) && are_tokens && has_nothing_else && has_saves {
         return Ok(());
     }

@@ -119,6 +119,7 @@ impl AgentOpener {
             sender: 0,
             receiver: 0,
         };
+
         let start_deadline = Deadline::after(START_LIMIT);
         loop {
             let may_start = start_deadline.left_ns() != Some(0);
@@ -135,6 +136,7 @@ impl AgentOpener {
                     ));
                 }
             };
+
             match dial(socket, &hello, &self.hosts.credentials, deadline) {
                 Ok(connection) => return Ok(connection),
                 Err(HandshakeError::Refused {
