@@ -262,6 +262,19 @@ impl std::ops::Deref for Weights {
     }
 }
 
+/// Whether cores had better share panels of packed weights than rows or pixels, both given with the tile that they are cut by:
+/// where weights do not stay in the cache each core reads its own, and else where panels come out more even.
+pub(crate) fn is_cut_by_panels(
+    pixels: (usize, usize),
+    panels: (usize, usize),
+    is_resident: bool,
+) -> bool {
+    match is_resident {
+        true => !team::is_better_cut(pixels, panels),
+        false => panels.0 >= 4 * team::cores(),
+    }
+}
+
 /// A single row takes as long as so many: it waits for the right matrix, which is read once for all of them.
 const ROWS_OF_A_MATRIX: usize = 4;
 

@@ -11,7 +11,7 @@ use super::cx::{Body, Cx, Plan, Planned, Tensors, constant_f32, index_at, token}
 use super::gemm::{MatrixLayout, pack, packed_len};
 use super::integer::{DynamicMatrix, DynamicWeights, Range};
 use gates::{ResetHidden, StepGates};
-use matrices::{GateMatrix, GateRows};
+use matrices::{GateMatrix, GateRows, GateWeights};
 use zbmd_ir::TokenType;
 
 pub(super) use spec::{Cell, Direction, Gate, RecurrentSpec};
@@ -147,8 +147,6 @@ struct Way<'a> {
     number: usize,
     input_matrix: GateMatrix<'a>,
     state_matrix: GateMatrix<'a>,
-    input_bias: Option<&'a [f32]>,
-    state_bias: Option<&'a [f32]>,
     peepholes: &'a [f32],
     activations: &'a [Gate],
     is_reversed: bool,
@@ -189,33 +187,37 @@ impl Recurrent {
         }
     }
 
-    /// The matrices of one way: that of the input, and the recurrent one. `packed` are those of floats.
-    fn way_matrices<'a>(&'a self, number: usize, packed: &'a [f32]) -> [GateMatrix<'a>; 2] {
+    /// The weights of one way: those of the input, and the recurrent ones. `packed` are those of floats.
+    fn way_weights<'a>(&'a self, number: usize, packed: &'a [f32]) -> [GateWeights<'a>; 2] {
         if let Matrices::Bytes { input, state } = &self.matrices {
-            return [&input[number], &state[number]].map(GateMatrix::Bytes);
+            return [&input[number], &state[number]].map(GateWeights::Bytes);
         }
         let input_length = packed_len(self.spec.input, self.spec.gate_width());
         let way_length = input_length + packed_len(self.spec.hidden, self.spec.gate_width());
         let way_packed = &packed[number * way_length..][..way_length];
         let (input, state) = way_packed.split_at(input_length);
-        [input, state].map(GateMatrix::Floats)
+        [input, state].map(GateWeights::Floats)
     }
 
     /// The weights of one way. Biases, peepholes and activations of all ways are one after the other.
     fn way<'a>(&'a self, number: usize, packed: &'a [f32], operands: &Operands<'a>) -> Way<'a> {
-        let [input_matrix, state_matrix] = self.way_matrices(number, packed);
+        let [input_weights, state_weights] = self.way_weights(number, packed);
         // B has the biases of W and then those of R for each way; each goes with its own product.
         let bias_length = 2 * self.spec.gate_width();
         let biases = part_of(operands.biases, number, bias_length);
         let (input_bias, state_bias) = biases.split_at(biases.len() / 2);
 
+        let matrix = |weights, bias: &'a [f32]| GateMatrix {
+            weights,
+            columns: self.spec.gate_width(),
+            bias: Some(bias).filter(|bias| !bias.is_empty()),
+        };
+
         let activation_count = self.spec.activations.len() / self.spec.ways;
         Way {
             number,
-            input_matrix,
-            state_matrix,
-            input_bias: Some(input_bias).filter(|bias| !bias.is_empty()),
-            state_bias: Some(state_bias).filter(|bias| !bias.is_empty()),
+            input_matrix: matrix(input_weights, input_bias),
+            state_matrix: matrix(state_weights, state_bias),
             peepholes: part_of(operands.peepholes, number, 3 * self.spec.hidden),
             activations: &self.spec.activations[number * activation_count..],
             is_reversed: self.spec.direction.turns(number),
@@ -327,15 +329,13 @@ impl Recurrent {
             };
             let rows = GateRows {
                 count: rows,
-                depth: spec.input,
                 elements: &operands.sequence[first_row * spec.input..],
-                row_step: spec.input,
+                depth: spec.input,
                 range: operands.range,
             };
             let sums = &mut state.from_input[product * width..];
-            let place = (sums, row_step * width);
-            way.input_matrix
-                .multiply(rows, width, way.input_bias, place, state.scratch);
+            let stride = row_step * width;
+            way.input_matrix.multiply(rows, sums, stride, state.scratch);
         }
     }
 
@@ -354,9 +354,8 @@ impl Recurrent {
         let width = spec.gate_width();
         // The recurrent product takes the states of the step before, which no gate has changed yet.
         let rows = self.state_rows(state.hidden);
-        let place = (&mut *state.from_hidden, width);
         way.state_matrix
-            .multiply(rows, width, way.state_bias, place, state.scratch);
+            .multiply(rows, state.from_hidden, width, state.scratch);
 
         let from_input = &mut state.from_input[row * spec.batch * width..][..spec.batch * width];
         let resets_first = spec.cell == Cell::Gru && !spec.reset_after;
@@ -374,9 +373,8 @@ impl Recurrent {
                 gate.make(spec);
             }
             let rows = self.state_rows(state.reset_hidden);
-            let place = (&mut *state.from_reset, width);
             way.state_matrix
-                .multiply(rows, width, way.state_bias, place, state.scratch);
+                .multiply(rows, state.from_reset, width, state.scratch);
         }
 
         for batch in 0..spec.batch {
@@ -414,9 +412,8 @@ impl Recurrent {
     fn state_rows<'a>(&self, hidden: &'a [f32]) -> GateRows<'a> {
         GateRows {
             count: self.spec.batch,
-            depth: self.spec.hidden,
             elements: hidden,
-            row_step: self.spec.hidden,
+            depth: self.spec.hidden,
             range: None,
         }
     }

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::cx::Cx;
-use super::super::gemm::{ProductSize, Tile};
+use super::super::gemm::{ProductSize, Tile, is_cut_by_panels};
 use super::add::Addition;
 use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, Requantising, has_tiles, run_lanes};
 use super::packed::FilterSizes;
@@ -150,11 +150,7 @@ impl Rows {
             Some(groups) => (groups.len(), 2),
             None => (job.pixels.len(), self.tile.rows()),
         };
-        let has_many_panels = job.panels.len() >= 4 * team::cores();
-        let by_panels = match self.is_resident() {
-            true => !team::is_better_cut(pixels, panels),
-            false => has_many_panels,
-        };
+        let by_panels = is_cut_by_panels(pixels, panels, self.is_resident());
         let (shared_length, granularity) = if by_panels { panels } else { pixels };
         team::share(work, shared_length, granularity, &|part| {
             let mut own_job = job.clone();
@@ -516,18 +512,7 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
         if let (true, None, RawTarget::Bytes(to, bounds, None)) =
             (L::MANY, job.row_terms, job.target)
         {
-            let filters = rows.filters();
-            unrolled!(v in P, {
-                let lane = start.lane + v * LANES;
-                let biases = job.biases.as_ptr().add(lane);
-                let requantising =
-                    Requantising::<L>::new(biases, job.multipliers.add(lane), bounds);
-                let to = to.add(first * filters + start.column + v * LANES);
-                let width = (start.width - v * LANES).min(LANES);
-                unrolled!(r in R, {
-                    requantising.store(L::totals(sums[r][v]), width, to.add(r * filters));
-                });
-            });
+            store_bytes::<L, R, P>(job, start, first, sums, (to, bounds));
             return R;
         }
 
@@ -547,6 +532,35 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
         }
     }
     R
+}
+
+/// Stores the sums of a tile as bytes, without a way through memory.
+///
+/// # Safety
+/// See [`tile`].
+#[inline(always)]
+unsafe fn store_bytes<L: Lanes, const R: usize, const P: usize>(
+    job: &Job<'_>,
+    start: &TileStart,
+    first: usize,
+    sums: [[L::Sums; P]; R],
+    (to, bounds): (*mut u8, Bounds),
+) {
+    let filters = job.rows.filters();
+    // SAFETY: the caller's promise; multipliers and biases fill whole panels.
+    unsafe {
+        unrolled!(v in P, {
+            let lane = start.lane + v * LANES;
+            let biases = job.biases.as_ptr().add(lane);
+            let multipliers = job.multipliers.add(lane);
+            let requantising = Requantising::<L>::new(biases, multipliers, bounds);
+            let to = to.add(first * filters + start.column + v * LANES);
+            let width = (start.width - v * LANES).min(LANES);
+            unrolled!(r in R, {
+                requantising.store(L::totals(sums[r][v]), width, to.add(r * filters));
+            });
+        });
+    }
 }
 
 /// What becomes of the sums of a panel, in registers.

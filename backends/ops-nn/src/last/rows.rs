@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::super::conv::padded_dims;
 use super::super::cx::{Body, Tensors};
-use super::super::gemm::{Act, PANEL, Tile, Weights};
+use super::super::gemm::{Act, PANEL, Tile, Weights, is_cut_by_panels};
 use super::super::index::COPY_COST;
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
@@ -302,11 +302,7 @@ impl Job<'_> {
 
         let pixels = (self.pixels.len(), rows.tile.rows());
         let panels = (self.panels.len(), rows.tile.panels());
-        let has_many_panels = self.panels.len() >= 4 * team::cores();
-        let by_panels = match self.is_resident() {
-            true => !team::is_better_cut(pixels, panels),
-            false => has_many_panels,
-        };
+        let by_panels = is_cut_by_panels(pixels, panels, self.is_resident());
         let (shared_length, granularity) = if by_panels { panels } else { pixels };
         team::share(work, shared_length, granularity, &|part| {
             let mut job = self.clone();

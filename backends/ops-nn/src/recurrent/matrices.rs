@@ -7,57 +7,60 @@ use super::super::integer::{DynamicMatrix, Range};
 #[derive(Clone, Copy)]
 pub(super) struct GateRows<'a> {
     pub(super) count: usize,
+    /// Dense rows.
+    pub(super) elements: &'a [f32],
     /// Elements of a row.
     pub(super) depth: usize,
-    pub(super) elements: &'a [f32],
-    /// From a row to the next.
-    pub(super) row_step: usize,
     /// The range by which rows are quantised, if it is not that of these rows.
     pub(super) range: Option<Range>,
 }
 
-/// A matrix with a column for each gate of each unit.
+/// The weights of a matrix.
 #[derive(Clone, Copy)]
-pub(super) enum GateMatrix<'a> {
+pub(super) enum GateWeights<'a> {
     /// Packed.
     Floats(&'a [f32]),
     Bytes(&'a DynamicMatrix),
 }
 
+/// A matrix with a column for each gate of each unit.
+#[derive(Clone, Copy)]
+pub(super) struct GateMatrix<'a> {
+    pub(super) weights: GateWeights<'a>,
+    pub(super) columns: usize,
+    pub(super) bias: Option<&'a [f32]>,
+}
+
 impl GateMatrix<'_> {
-    /// The products of rows, into rows of `sums` that are `stride` apart; with a bias, if there is one.
+    /// The products of rows with the bias added, into rows of `sums` that are `stride` apart.
     pub(super) fn multiply(
         self,
         rows: GateRows<'_>,
-        columns: usize,
-        bias: Option<&[f32]>,
-        (sums, stride): (&mut [f32], usize),
+        sums: &mut [f32],
+        stride: usize,
         scratch: &mut [u8],
     ) {
-        match self {
-            Self::Floats(packed) => {
+        let columns = self.columns;
+        match self.weights {
+            GateWeights::Floats(packed) => {
                 let size = ProductSize {
                     rows: rows.count,
                     depth: rows.depth,
                     columns,
                 };
-                let left = Left {
-                    data: rows.elements,
-                    row_step: rows.row_step,
-                    column_step: 1,
-                };
+                let left = Left::dense(rows.elements, rows.depth);
                 let extra = Extra {
-                    column_bias: bias,
+                    column_bias: self.bias,
                     ..Extra::default()
                 };
                 gemm(size, left, packed, sums, stride, extra);
             }
-            Self::Bytes(matrix) => {
-                // Layers of bytes have their batches side by side: rows are dense, and so are sums.
+            GateWeights::Bytes(matrix) => {
+                // Layers of bytes have their batches side by side: sums are dense as well.
                 let elements = &rows.elements[..rows.count * rows.depth];
                 let range = rows.range.unwrap_or_else(|| Range::of(elements));
                 let sums = &mut sums[..rows.count * columns];
-                matrix.multiply(elements, range, bias, sums, scratch);
+                matrix.multiply(elements, range, self.bias, sums, scratch);
             }
         }
     }
