@@ -411,7 +411,7 @@ impl Registry {
         }
     }
 
-    /// What an actor's cost on every CPU device follows from: it is the same for all, and takes the actor's kernel to be
+    /// What an actor's cost on every CPU device follows from: it is the same for all, and may take the actor's kernel to be
     /// made. `None` where there is none.
     pub fn cpu_work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<CpuWork> {
         if actor.role != Role::Compute {
@@ -429,14 +429,25 @@ impl Registry {
             }
             _ => FiringWork::Roofline(self.work(actor, blobs)),
         };
-        let kernel = self.kernel(actor, blobs);
-        let scratch_bytes = kernel
-            .map(|kernel| kernel.scratch_bytes() as u64)
-            .unwrap_or(0);
         Some(CpuWork {
             firing,
-            scratch_bytes,
+            scratch_bytes: self.scratch_bytes(actor, blobs).unwrap_or(0) as u64,
         })
+    }
+
+    /// Bytes of scratch memory that the CPU kernel of an actor needs, in whichever variant.
+    ///
+    /// # Errors
+    /// See [`Self::kernel`].
+    pub fn scratch_bytes(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Result<usize, OpError> {
+        match actor.gate() {
+            Some(_) => Ok(self.kernel(actor, blobs)?.scratch_bytes()),
+            None => self.resolve_actor(actor, blobs)?.scratch_bytes(),
+        }
     }
 }
 

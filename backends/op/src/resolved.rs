@@ -12,6 +12,7 @@ use zbmd_gpu_ir::KernelPlan;
 type MakeKernel = Box<dyn Fn(usize) -> Result<Arc<dyn Kernel>, OpError> + Send + Sync>;
 type LowerToGpu = Box<dyn Fn(GpuRequest) -> Result<KernelPlan, String> + Send + Sync>;
 type MakePacking = Box<dyn Fn() -> Packing + Send + Sync>;
+type ScratchBytes = Box<dyn Fn() -> usize + Send + Sync>;
 
 /// Which of an op's kernels for GPUs are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +77,7 @@ pub struct ResolvedOp {
     make_kernel: MakeKernel,
     lower_to_gpu: LowerToGpu,
     make_packing: Option<MakePacking>,
+    scratch_bytes: Option<ScratchBytes>,
 }
 
 impl std::fmt::Debug for ResolvedOp {
@@ -170,6 +172,7 @@ impl ResolvedOp {
             make_kernel,
             lower_to_gpu: Box::new(|_| Err("this op has no GPU kernel".to_owned())),
             make_packing: None,
+            scratch_bytes: None,
         }
     }
 
@@ -259,6 +262,14 @@ impl ResolvedOp {
         self
     }
 
+    /// Says how much scratch memory the CPU kernel needs, for kernels that are dear to make because they put weights into
+    /// their order. Without, one is made to be asked.
+    #[must_use]
+    pub fn with_scratch_bytes(mut self, bytes: impl Fn() -> usize + Send + Sync + 'static) -> Self {
+        self.scratch_bytes = Some(Box::new(bytes));
+        self
+    }
+
     fn port_bytes(&self) -> f64 {
         let inputs = self.signature.inputs.iter();
         let read_bytes = inputs.map(|port| port.rate as f64 * port.token.bytes() as f64);
@@ -303,6 +314,17 @@ impl ResolvedOp {
     /// Sizes that the kernel does not take.
     pub fn cpu_kernel(&self, variant: usize) -> Result<Arc<dyn Kernel>, OpError> {
         (self.make_kernel)(variant)
+    }
+
+    /// Bytes of scratch memory that the CPU kernel needs in its default variant, which needs the most.
+    ///
+    /// # Errors
+    /// See [`Self::cpu_kernel`].
+    pub fn scratch_bytes(&self) -> Result<usize, OpError> {
+        match &self.scratch_bytes {
+            Some(bytes) => Ok(bytes()),
+            None => Ok(self.cpu_kernel(0)?.scratch_bytes()),
+        }
     }
 
     /// Makes the kernels for GPUs.

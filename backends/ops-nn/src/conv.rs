@@ -11,7 +11,7 @@ use zbmd_ir::{DType, TokenType};
 
 use super::attributes;
 use super::cx::{Body, Cx, FLOATS, FloatBody, Operand, Plan, Planned, Tensors, token, volume};
-use super::gemm::{Act, Tile};
+use super::gemm::{Act, Tile, Weights};
 use super::matmul::{constant_weights, packed_right};
 use super::num::Float;
 use super::window::Window;
@@ -146,11 +146,17 @@ pub(super) fn conv(cx: &Cx<'_>, spec: &ConvSpec) -> Planned {
 fn few_outputs_plan(outs: Vec<TokenType>, shape: ConvShape, weights: Operand, act: Act) -> Plan {
     let layout = few::weights_layout(&shape);
     let unpacked = weights.clone();
+    let own_shape = shape.clone();
     let plan = Plan::in_variants(outs, &Tile::ALL, move |tile| {
         let packed = constant_weights(&weights, layout, 1.0)?;
         Ok(Box::new(FewOutputs::new(shape, packed, act, tile)))
     });
-    plan.packs(1, move || packed_right(&unpacked, layout, 1.0))
+
+    let bytes = move || {
+        FewOutputs::new(own_shape.clone(), Weights::default(), act, Tile::default()).scratch_bytes()
+    };
+    plan.needs_scratch(bytes)
+        .packs(1, move || packed_right(&unpacked, layout, 1.0))
 }
 
 /// Refuses a convolution whose tables of places would be too large, one entry for each output and each of `weights`

@@ -305,10 +305,14 @@ pub(crate) struct Plan {
     parts: Vec<SharedPart>,
     /// A constant operand that its body reads in another order only, and that order.
     pub(crate) packs: Option<(usize, MakeWeights)>,
+    /// Bytes of scratch memory that its body needs, where that is known before the body is made.
+    scratch_bytes: Option<ScratchBytes>,
 }
 
 /// Puts a constant operand into the order of a body.
 pub(crate) type MakeWeights = Arc<dyn Fn() -> Bytes + Send + Sync>;
+
+type ScratchBytes = Box<dyn Fn() -> usize + Send + Sync>;
 
 /// What an operator's function in the table returns.
 pub(crate) type Planned = Result<Plan, OpError>;
@@ -356,6 +360,7 @@ impl Plan {
             over: Vec::new(),
             parts: Vec::new(),
             packs: None,
+            scratch_bytes: None,
         }
     }
 
@@ -412,6 +417,15 @@ impl Plan {
         self
     }
 
+    /// Says how much scratch memory the body needs, for bodies that put weights into their order when they are made.
+    pub(crate) fn needs_scratch(
+        mut self,
+        bytes: impl Fn() -> usize + Send + Sync + 'static,
+    ) -> Self {
+        self.scratch_bytes = Some(Box::new(bytes));
+        self
+    }
+
     /// A body for floats: computes in f64 where operand 0 is f64, in f32 otherwise.
     pub(crate) fn float(dtype: DType, outs: Vec<TokenType>, body: impl FloatBody) -> Self {
         let body: Arc<dyn Body> = match dtype {
@@ -465,10 +479,13 @@ impl Plan {
         let token_bytes: Vec<usize> = self.outs.iter().map(|t| t.bytes() as usize).collect();
         let make = self.make;
         let fire = move |variant| Ok(Fire::new(make.body(variant)?, sources, token_bytes));
-        let resolved = ResolvedOp::in_variants(ports, outs, self.variants, fire);
-        resolved
+        let resolved = ResolvedOp::in_variants(ports, outs, self.variants, fire)
             .flops(self.flops)
-            .with_in_place_pairs(in_place_pairs)
+            .with_in_place_pairs(in_place_pairs);
+        match self.scratch_bytes {
+            Some(bytes) => resolved.with_scratch_bytes(bytes),
+            None => resolved,
+        }
     }
 
     /// Which outputs may be one memory with operand `i` of this type, which is input port `input`.

@@ -222,6 +222,13 @@ pub(crate) enum Weights {
     Kept(Bytes),
 }
 
+/// None: enough to ask a kernel what memory it needs.
+impl Default for Weights {
+    fn default() -> Self {
+        Self::Made(Vec::new())
+    }
+}
+
 impl Weights {
     /// `len` floats: those that were kept, if they are as many, or what `make` gives.
     pub(crate) fn new(

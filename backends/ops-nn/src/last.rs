@@ -161,38 +161,42 @@ fn depthwise_plan(out: TokenType, operands: ConvOperands) -> Plan {
 
 /// Rows of pixels times packed weights.
 fn rows_plan(out: TokenType, operands: ConvOperands, layout: FilterLayout) -> Plan {
-    let own_weights = operands.weights.clone();
+    let own = operands.clone();
     let make = move |tile| {
-        let bias = operands.bias_floats();
         let weights = constant_f32(&operands.weights).unwrap_or_default();
         let kept = operands.weights.packed.clone();
         let pack_now = || packed_filters(&weights, layout);
         let packed = Weights::new(kept, layout.packed_len(), pack_now)?;
-        let body = Rows::new(operands.image, layout, packed, bias, operands.act, tile);
-        Ok(Box::new(body) as Box<dyn Body>)
+        Ok(Box::new(Rows::new(&operands, layout, packed, tile)) as Box<dyn Body>)
     };
     let plan = Plan::in_variants(vec![out], &Tile::ALL, make).over([3]);
-    plan.packs(1, move || {
-        let weights = constant_f32(&own_weights).unwrap_or_default();
+
+    let weights = own.weights.clone();
+    let bytes =
+        move || Rows::new(&own, layout, Weights::default(), Tile::default()).scratch_bytes();
+    plan.needs_scratch(bytes).packs(1, move || {
+        let weights = constant_f32(&weights).unwrap_or_default();
         packed_filters(&weights, layout)
     })
 }
 
 /// Transformed tiles of pixels times transformed weights.
 fn winograd_plan(out: TokenType, operands: ConvOperands, layout: FilterLayout) -> Plan {
-    let own_weights = operands.weights.clone();
+    let own = operands.clone();
     let make = move |tile| {
-        let bias = operands.bias_floats();
         let weights = constant_f32(&operands.weights).unwrap_or_default();
         let kept = operands.weights.packed.clone();
         let transform_now = || winograd::transformed_filters(&weights, &layout);
         let packed = Weights::new(kept, winograd::packed_len(&layout), transform_now)?;
-        let body = Winograd::new(operands.image, layout, packed, bias, operands.act, tile);
-        Ok(Box::new(body) as Box<dyn Body>)
+        Ok(Box::new(Winograd::new(&operands, layout, packed, tile)) as Box<dyn Body>)
     };
     let plan = Plan::in_variants(vec![out], &Tile::ALL, make).over([3]);
-    plan.packs(1, move || {
-        let weights = constant_f32(&own_weights).unwrap_or_default();
+
+    let weights = own.weights.clone();
+    let bytes =
+        move || Winograd::new(&own, layout, Weights::default(), Tile::default()).scratch_bytes();
+    plan.needs_scratch(bytes).packs(1, move || {
+        let weights = constant_f32(&weights).unwrap_or_default();
         winograd::transformed_filters(&weights, &layout)
     })
 }

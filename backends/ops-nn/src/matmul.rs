@@ -197,7 +197,10 @@ fn matmul_plan(
     if !is_fixed {
         return Ok(plan);
     }
-    Ok(plan.packs(1, move || packed_right(&weights, layout, 1.0)))
+    // Only matrices that come by a port are packed in scratch memory.
+    Ok(plan
+        .needs_scratch(|| 0)
+        .packs(1, move || packed_right(&weights, layout, 1.0)))
 }
 
 /// The right matrix in panels, where it is a constant.
@@ -441,7 +444,9 @@ pub(super) fn gemm_op(cx: &Cx<'_>, spec: &GemmSpec) -> Planned {
     if !is_fixed {
         return Ok(plan);
     }
-    Ok(plan.packs(1, move || packed_right(&weights, layout, alpha)))
+    Ok(plan
+        .needs_scratch(|| 0)
+        .packs(1, move || packed_right(&weights, layout, alpha)))
 }
 
 /// Sizes of a product of two matrices that may be stored transposed.

@@ -1,9 +1,7 @@
 //! Attention divides its scores by the root of the size of a head, often a power of two: queries that were scaled before give
 //! the same scores.
 
-use std::collections::BTreeMap;
-
-use super::graph::{Graph, Origin, ValueId};
+use super::graph::{Graph, Origin, Uses, ValueId};
 use super::passes::{
     PRODUCT_BIAS, f32_constant, f32_elements, f32_scalar, input, live_nodes, output, set_input,
     sole_producer, take_over,
@@ -24,7 +22,7 @@ pub(super) fn merge_factors(graph: &mut Graph) -> usize {
     changes
 }
 
-fn merge(graph: &mut Graph, node: usize, uses: &BTreeMap<ValueId, usize>) -> Option<()> {
+fn merge(graph: &mut Graph, node: usize, uses: &Uses) -> Option<()> {
     let (scaled, factor) = scaled_value(graph, node)?;
     let product = sole_producer(graph, scaled, &["MatMul"], uses)?;
     let is_same_type = graph.values[output(graph, node)].ty == graph.values[scaled].ty;
@@ -65,17 +63,12 @@ fn scaled_value(graph: &Graph, node: usize) -> Option<(ValueId, f32)> {
 }
 
 /// The product with constant weights from which alone an operand of another product comes, in whatever order of elements.
-fn weighted_source(
-    graph: &Graph,
-    product: usize,
-    side: usize,
-    uses: &BTreeMap<ValueId, usize>,
-) -> Option<usize> {
+fn weighted_source(graph: &Graph, product: usize, side: usize, uses: &Uses) -> Option<usize> {
     let mut value = input(graph, product, side)?;
     loop {
         if let Origin::View(shown) = graph.values[value].origin {
             // One reader of the view, which may itself be one of several.
-            if uses.get(&value) != Some(&1) {
+            if uses.of(value) != 1 {
                 return None;
             }
             value = shown;

@@ -1,7 +1,5 @@
 //! The imported graph: nodes that are tensor ops already, values that are constants, inputs or outputs of nodes.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use zbmd_backends::TensorOp;
 use zbmd_ir::{BlobId, Params, TiVec, TokenType};
@@ -43,6 +41,20 @@ pub(crate) struct Node {
     pub(crate) outputs: Vec<(usize, ValueId)>,
     /// Whether a pass has removed it.
     pub(crate) dead: bool,
+}
+
+/// How often each value of a graph is read.
+#[derive(Clone, Debug)]
+pub(crate) struct Uses {
+    /// By value.
+    counts: Vec<usize>,
+}
+
+impl Uses {
+    /// The readers of a value; 0 of one that is newer than the counts.
+    pub(crate) fn of(&self, id: ValueId) -> usize {
+        self.counts.get(id).copied().unwrap_or(0)
+    }
 }
 
 /// An imported model.
@@ -106,8 +118,8 @@ impl Graph {
     }
 
     /// How often each value is read: by operands, views, outputs of the model and states.
-    pub(crate) fn uses(&self) -> BTreeMap<ValueId, usize> {
-        let mut uses: BTreeMap<ValueId, usize> = BTreeMap::new();
+    pub(crate) fn uses(&self) -> Uses {
+        let mut counts = vec![0; self.values.len()];
         let live = self.nodes.iter().filter(|n| !n.dead);
         let operands = live.flat_map(|n| n.inputs.iter().flatten().copied());
         let ends = self
@@ -123,14 +135,13 @@ impl Graph {
         while next < read_values.len() {
             let id = read_values[next];
             next += 1;
-            let count = uses.entry(id).or_insert(0);
-            *count += 1;
-            if let (1, Origin::View(shown)) = (*count, &self.values[id].origin) {
+            counts[id] += 1;
+            if let (1, Origin::View(shown)) = (counts[id], &self.values[id].origin) {
                 read_values.push(*shown);
             }
         }
 
-        uses
+        Uses { counts }
     }
 
     /// Lets everything that reads `old` read `new`.
@@ -162,7 +173,7 @@ impl Graph {
             let uses = self.uses();
             let swept_before = swept;
             for node in self.nodes.iter_mut().filter(|n| !n.dead) {
-                let is_used = node.outputs.iter().any(|(_, id)| uses.contains_key(id));
+                let is_used = node.outputs.iter().any(|(_, id)| uses.of(*id) > 0);
                 if !is_used {
                     node.dead = true;
                     swept += 1;

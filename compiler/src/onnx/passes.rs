@@ -1,8 +1,6 @@
 //! Passes over the imported graph: each has a name, can be left out, and says how much it did. None changes what
 //! the model computes beyond rounding; the tests hold each to that.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use zbmd_backends::TensorOp;
 use zbmd_backends::op::Registry;
@@ -10,7 +8,7 @@ use zbmd_ir::{DType, Params, TokenType, Value};
 
 use crate::pass_report::PassReport;
 
-use super::graph::{Graph, Node, Origin, ValueId};
+use super::graph::{Graph, Node, Origin, Uses, ValueId};
 use super::scales::ChannelStatistics;
 
 /// A pass.
@@ -153,13 +151,13 @@ pub(super) fn sole_producer(
     graph: &Graph,
     id: ValueId,
     operators: &[&str],
-    uses: &BTreeMap<ValueId, usize>,
+    uses: &Uses,
 ) -> Option<usize> {
     let index = graph.producer(id)?;
     let node = &graph.nodes[index];
     let is_candidate =
         !node.dead && operators.contains(&node.op.operator) && node.outputs.len() == 1;
-    (is_candidate && uses.get(&id) == Some(&1)).then_some(index)
+    (is_candidate && uses.of(id) == 1).then_some(index)
 }
 
 pub(super) fn live_nodes(graph: &Graph, operators: &[&str]) -> Vec<usize> {
@@ -180,28 +178,25 @@ pub(super) fn output(graph: &Graph, node: usize) -> ValueId {
     graph.nodes[node].outputs[0].1
 }
 
-/// Elements of an f32 constant.
-pub(super) fn f32_elements(graph: &Graph, id: ValueId) -> Option<Vec<f32>> {
+/// The elements of an f32 constant, as bytes.
+fn f32_bytes(graph: &Graph, id: ValueId) -> Option<&[[u8; 4]]> {
     if graph.values[id].ty.dtype != DType::F32 {
         return None;
     }
-    let elements = graph.data(id)?.chunks_exact(4);
-    Some(
-        elements
-            .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap_or_default()))
-            .collect(),
-    )
+    let (elements, _) = graph.data(id)?.as_chunks();
+    Some(elements)
 }
 
-/// The elements of an operand that is an f32 constant.
-fn f32_input(graph: &Graph, node: usize, position: usize) -> Option<Vec<f32>> {
-    f32_elements(graph, input(graph, node, position)?)
+/// Elements of an f32 constant.
+pub(super) fn f32_elements(graph: &Graph, id: ValueId) -> Option<Vec<f32>> {
+    let elements = f32_bytes(graph, id)?.iter();
+    Some(elements.map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
 /// The element of an f32 constant that has only one.
 pub(super) fn f32_scalar(graph: &Graph, id: ValueId) -> Option<f32> {
-    match f32_elements(graph, id)?[..] {
-        [element] => Some(element),
+    match f32_bytes(graph, id)? {
+        [bytes] => Some(f32::from_le_bytes(*bytes)),
         _ => None,
     }
 }
@@ -212,8 +207,23 @@ pub(super) fn f32_constant(
     shape: &[u32],
     elements: &[f32],
 ) -> ValueId {
-    let bytes: Vec<u8> = elements.iter().flat_map(|v| v.to_le_bytes()).collect();
-    graph.constant(name, TokenType::new(DType::F32, shape), Bytes::from(bytes))
+    f32_constant_of_bytes(
+        graph,
+        name,
+        shape,
+        elements.iter().map(|v| v.to_le_bytes()).collect(),
+    )
+}
+
+/// A constant whose elements are given as bytes.
+fn f32_constant_of_bytes(
+    graph: &mut Graph,
+    name: &str,
+    shape: &[u32],
+    elements: Vec<[u8; 4]>,
+) -> ValueId {
+    let token = TokenType::new(DType::F32, shape);
+    graph.constant(name, token, Bytes::from(elements.into_flattened()))
 }
 
 /// Puts a value at an operand of a node.
@@ -310,7 +320,7 @@ pub(super) fn producer_and_operand(
     graph: &Graph,
     node: usize,
     operators: &[&str],
-    uses: &BTreeMap<ValueId, usize>,
+    uses: &Uses,
 ) -> Option<(usize, ValueId)> {
     let left = input(graph, node, 0)?;
     let right = input(graph, node, 1)?;
@@ -402,13 +412,8 @@ fn find_gelu(graph: &Graph, erf: usize) -> Option<WrittenGelu> {
 }
 
 /// The live node of an operator that reads a value, if it is the only reader.
-fn only_reader(
-    graph: &Graph,
-    id: ValueId,
-    operator: &str,
-    uses: &BTreeMap<ValueId, usize>,
-) -> Option<usize> {
-    if uses.get(&id) != Some(&1) {
+fn only_reader(graph: &Graph, id: ValueId, operator: &str, uses: &Uses) -> Option<usize> {
+    if uses.of(id) != 1 {
         return None;
     }
     let mut candidates = live_nodes(graph, &[operator]).into_iter();
@@ -462,7 +467,7 @@ fn fold_batch_norm(graph: &mut Graph) -> usize {
         // The old weights stay for other convolutions that may share them.
         let name = graph.values[old_weights].name.clone();
         let shape = graph.values[old_weights].ty.shape.clone();
-        let weights = f32_constant(graph, &name, &shape, &folded.weights);
+        let weights = f32_constant_of_bytes(graph, &name, &shape, folded.weights);
         let filters = folded.bias.len() as u32;
         let bias = f32_constant(graph, &format!("{name}.bias"), &[filters], &folded.bias);
         set_input(&mut graph.nodes[conv], WEIGHTS, weights);
@@ -476,7 +481,8 @@ fn fold_batch_norm(graph: &mut Graph) -> usize {
 
 /// What a convolution adds up.
 struct ConvConstants {
-    weights: Vec<f32>,
+    /// As bytes: they may be hundreds of megabytes, of which no second copy is made.
+    weights: Vec<[u8; 4]>,
     /// One for each filter.
     bias: Vec<f32>,
 }
@@ -486,23 +492,25 @@ struct ConvConstants {
 fn normalised_conv(graph: &Graph, norm: usize, conv: usize) -> Option<ConvConstants> {
     let statistics = ChannelStatistics::of(graph, &graph.nodes[norm])?;
     let filters = statistics.scale.len();
-    let mut weights = f32_input(graph, conv, WEIGHTS)?;
+    let old_weights = f32_bytes(graph, input(graph, conv, WEIGHTS)?)?;
     let old_bias = match input(graph, conv, BIAS) {
         Some(bias) => f32_elements(graph, bias)?,
         None => vec![0.0; filters],
     };
-    if filters == 0 || old_bias.len() != filters || weights.len() % filters != 0 {
+    if filters == 0 || old_bias.len() != filters || !old_weights.len().is_multiple_of(filters) {
         return None;
     }
 
     // Weights are [filters, …], so each filter is one run of them. f64, so that each result is rounded only once.
-    let filter_length = weights.len() / filters;
-    let mut bias = Vec::new();
-    for (f, filter) in weights.chunks_exact_mut(filter_length.max(1)).enumerate() {
+    let filter_length = old_weights.len() / filters;
+    let mut weights = Vec::with_capacity(old_weights.len());
+    let mut bias = Vec::with_capacity(filters);
+    for (f, filter) in old_weights.chunks_exact(filter_length.max(1)).enumerate() {
         let factor = statistics.factor(f);
-        for weight in filter {
-            *weight = (f64::from(*weight) * factor) as f32;
-        }
+        weights.extend(filter.iter().map(|bytes| {
+            let weight = (f64::from(f32::from_le_bytes(*bytes)) * factor) as f32;
+            weight.to_le_bytes()
+        }));
         let centred = f64::from(old_bias[f]) - f64::from(statistics.mean[f]);
         bias.push((centred * factor + f64::from(statistics.shift[f])) as f32);
     }

@@ -19,7 +19,7 @@ use zbmd_backends::op::Registry;
 use zbmd_ir::{DType, Params, TokenType, Value};
 
 use super::catalogue::{compute, resolve};
-use super::graph::{Graph, Node, Origin, ValueId};
+use super::graph::{Graph, Node, Origin, Uses, ValueId};
 use super::import::MAX_FOLDED;
 use super::passes::{f32_elements, f32_scalar, input, live_nodes, output};
 pub(super) use sums::join_sums;
@@ -168,7 +168,8 @@ fn make_unsigned(graph: &mut Graph) {
         let readers: Vec<usize> = (0..graph.nodes.len())
             .filter(|&n| !graph.nodes[n].dead && graph.nodes[n].inputs.contains(&Some(value)))
             .collect();
-        let is_inner = uses.get(&value) == Some(&readers.len())
+        let is_inner = !readers.is_empty()
+            && uses.of(value) == readers.len()
             && graph.values[value].ty.dtype == DType::I8
             && readers.iter().all(|&n| {
                 graph.nodes[n].op.operator == "DequantizeLinear"
@@ -229,7 +230,7 @@ struct Pass<'a> {
     graph: &'a mut Graph,
     registry: &'a Registry,
     /// How often values were read before the pass.
-    uses: BTreeMap<ValueId, usize>,
+    uses: Uses,
     /// Values of floats as bytes, where they are.
     bytes: BTreeMap<ValueId, Option<ByteTensor>>,
     changes: usize,
@@ -379,18 +380,15 @@ impl Pass<'_> {
         }
         let made = self.before_activation(floats, &mut requantised);
         let producer = self.producer(made)?;
-        match self.uses.get(&made) {
-            Some(1) => self.compute(&producer, &requantised),
+        match self.uses.of(made) {
+            1 => self.compute(&producer, &requantised),
             _ => None,
         }
     }
 
     /// The value that an activation reads whose bounds are bounds of the bytes, or the value itself.
     fn before_activation(&self, floats: ValueId, requantised: &mut Requantised) -> ValueId {
-        let Some(node) = self
-            .producer(floats)
-            .filter(|_| self.uses.get(&floats) == Some(&1))
-        else {
+        let Some(node) = self.producer(floats).filter(|_| self.uses.of(floats) == 1) else {
             return floats;
         };
         let Some(Some(before)) = node.inputs.first() else {

@@ -1,10 +1,8 @@
 //! Batch normalisations by constants scale and shift each channel: what scales and shifts it again becomes a part of them.
 
-use std::collections::BTreeMap;
-
 use zbmd_ir::Value;
 
-use super::graph::{Graph, Node, ValueId};
+use super::graph::{Graph, Node, Uses, ValueId};
 use super::passes::{
     f32_constant, f32_elements, input, live_nodes, output, producer_and_operand, set_input,
     take_over,
@@ -28,7 +26,7 @@ pub(super) fn merge_scales(graph: &mut Graph) -> usize {
     changes
 }
 
-fn merge(graph: &mut Graph, node: usize, uses: &BTreeMap<ValueId, usize>) -> Option<()> {
+fn merge(graph: &mut Graph, node: usize, uses: &Uses) -> Option<()> {
     let (norm, operand) = producer_and_operand(graph, node, &["BatchNormalization"], uses)?;
     let statistics = ChannelStatistics::of(graph, &graph.nodes[norm])?;
     let ChannelStatistics {

@@ -5,7 +5,7 @@
     reason = "allocates, maps, locks and frees raw memory that calendars address by offset"
 )]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
@@ -112,7 +112,7 @@ impl Arena {
         } = ArenaSize::of(bytes)?;
         let heap_layout = Layout::from_size_align(arena_bytes, alignment).map_err(|_| refusal)?;
         // SAFETY: the layout's size is at least 1.
-        let base = NonNull::new(unsafe { alloc_zeroed(heap_layout) }).ok_or(refusal)?;
+        let base = NonNull::new(unsafe { alloc(heap_layout) }).ok_or(refusal)?;
 
         let mut arena = Self {
             base,
@@ -122,8 +122,9 @@ impl Arena {
             backing: Backing::Heap(alignment),
         };
 
+        // Advice comes first: pages that are present already stay small. Zeros make all present before the run starts.
         arena.advise_huge();
-        arena.touch();
+        arena.clear(0..arena_bytes as u64);
         if lock {
             arena.lock(0..arena_bytes);
         }
@@ -273,15 +274,6 @@ impl Arena {
         unsafe {
             let first = self.base.as_ptr().add(bytes.start as usize);
             first.write_bytes(0, count);
-        }
-    }
-
-    /// Writes to each page, so that none is missing when the run has started.
-    fn touch(&mut self) {
-        for offset in (0..self.bytes).step_by(PAGE_BYTES) {
-            // SAFETY: the offset lies in the allocation, which nobody else knows yet; volatile, so that the store of
-            // a zero over a zero is done.
-            unsafe { self.base.as_ptr().add(offset).write_volatile(0) };
         }
     }
 

@@ -62,13 +62,7 @@ pub struct Loops {
 /// # Errors
 /// See [`looped`].
 pub fn flat(sdf: &TimedSdf) -> Result<Loops, OrderError> {
-    let problem = LoopProblem::new(sdf)?;
-    let actors = problem.order.iter();
-    let steps = actors
-        .map(|&actor| LoopStep::Fire(actor.into(), problem.repetition[actor]))
-        .collect();
-    let shared = vec![1; sdf.channels.len()];
-    Ok(problem.sum_up(steps, &shared))
+    Ok(LoopProblem::new(sdf)?.flat())
 }
 
 /// The order in nested loops, at most `depth` deep, in which every actor appears once and the buffers are smallest.
@@ -88,6 +82,11 @@ pub fn looped(sdf: &TimedSdf, depth: usize) -> Result<Loops, OrderError> {
             actors,
             limit: MAX_ACTORS,
         });
+    }
+
+    // Loops around firings that are all single ones save nothing.
+    if problem.repetition.iter().all(|&firings| firings == 1) {
+        return Ok(problem.flat());
     }
 
     let mut planner = LoopPlanner {
@@ -173,6 +172,15 @@ impl<'a> LoopProblem<'a> {
             exact: is_only_order && one_reader_each,
             edges,
         })
+    }
+
+    /// All firings of each actor at once.
+    fn flat(&self) -> Loops {
+        let actors = self.order.iter();
+        let steps = actors
+            .map(|&actor| LoopStep::Fire(actor.into(), self.repetition[actor]))
+            .collect();
+        self.sum_up(steps, &vec![1; self.sdf.channels.len()])
     }
 
     /// Sums up an order in which the ends of channel c share loops that run `shared[c]` times.

@@ -9,7 +9,7 @@ use super::super::gemm::{Act, PANEL, Tile, Weights, is_cut_by_panels};
 use super::super::index::COPY_COST;
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
-use super::{Addend, Finish, Image, SumActivation};
+use super::{Addend, ConvOperands, Finish, Image, SumActivation};
 use zbmd_op::{simd, team};
 
 /// Bytes of packed weights that stay in the second cache while blocks of pixels go by.
@@ -134,13 +134,12 @@ pub(super) struct Rows {
 
 impl Rows {
     pub(super) fn new(
-        image: Image,
+        operands: &ConvOperands,
         layout: FilterLayout,
         packed: Weights,
-        bias: Option<Vec<f32>>,
-        act: Act,
         tile: Tile,
     ) -> Self {
+        let image = operands.image.clone();
         let window = &image.window;
         let (padded_dims, has_border) = padded_dims(window);
         let size = PaddedSize {
@@ -173,9 +172,9 @@ impl Rows {
             image.channels,
         );
         Self {
-            bias: panel_biases(&layout, bias.as_deref().unwrap_or_default()),
+            bias: panel_biases(&layout, &operands.bias_floats().unwrap_or_default()),
             layout,
-            act,
+            act: operands.act,
             tile,
             padded: has_border.then_some(size),
             spots,

@@ -17,7 +17,7 @@ use super::super::gemm::{Act, Batch, Extra, Left, PANEL, ProductSize, Tile, Weig
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
 use super::rows::FilterLayout;
-use super::{Addend, Finish, Image, SumActivation};
+use super::{Addend, ConvOperands, Finish, Image, SumActivation};
 use zbmd_op::simd::{self, Isa, Loop};
 use zbmd_op::team;
 
@@ -200,13 +200,12 @@ pub(super) struct Winograd {
 
 impl Winograd {
     pub(super) fn new(
-        image: Image,
+        operands: &ConvOperands,
         layout: FilterLayout,
         packed: Weights,
-        bias: Option<Vec<f32>>,
-        act: Act,
         tile: Tile,
     ) -> Self {
+        let image = operands.image.clone();
         let side = tile_outputs(layout.kernel[0]);
         let [_, height, width] = image.window.output;
         let grid = [height.div_ceil(side), width.div_ceil(side)];
@@ -215,11 +214,11 @@ impl Winograd {
             image.channels.next_multiple_of(PANEL) + layout.group_filters.next_multiple_of(PANEL);
         let fitting = BLOCK_BYTES / (4 * PLACES * lanes);
         let block = (fitting / WHOLE_ROWS * WHOLE_ROWS).max(MIN_BLOCK);
-        let mut padded_bias = bias.unwrap_or_default();
+        let mut padded_bias = operands.bias_floats().unwrap_or_default();
         padded_bias.resize(layout.group_filters.next_multiple_of(PANEL), 0.0);
         Self {
             filters: layout.group_filters,
-            act,
+            act: operands.act,
             tile,
             side,
             grid,

@@ -61,6 +61,11 @@ pub(super) fn run(
         in_place: Vec::new(),
     };
     let kernel = registry.kernel(&actor, &blobs).unwrap();
+    assert_eq!(
+        registry.scratch_bytes(&actor, &blobs).unwrap(),
+        kernel.scratch_bytes(),
+        "{op}, as is said before its kernel is made"
+    );
     let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
     for (i, input) in ins.iter().enumerate() {
         call.input(i).copy_from_slice(&bytes(input.2));

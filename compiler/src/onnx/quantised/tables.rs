@@ -166,7 +166,7 @@ impl Pass<'_> {
         let mut inputs = vec![Some(bytes), Some(table)];
         let first = self
             .producer(bytes)
-            .filter(|n| n.op.operator == "ByteLookup" && self.uses.get(&bytes) == Some(&1));
+            .filter(|n| n.op.operator == "ByteLookup" && self.uses.of(bytes) == 1);
         if let Some(first) = first {
             let first_table = self
                 .graph
