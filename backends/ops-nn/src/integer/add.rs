@@ -69,40 +69,23 @@ impl Addition {
         count: usize,
         to: *mut u8,
     ) {
-        let mut copy = [0_u8; LANES];
         // SAFETY: the caller's promise.
         unsafe {
-            let right = match count {
-                LANES => right,
-                _ => {
-                    std::ptr::copy_nonoverlapping(right, copy.as_mut_ptr(), count);
-                    copy.as_ptr()
-                }
+            let (left, right) = match self.is_signed {
+                true => (
+                    L::bytes::<true>(left.as_ptr()),
+                    L::first_bytes::<true>(right, count),
+                ),
+                false => (
+                    L::bytes::<false>(left.as_ptr()),
+                    L::first_bytes::<false>(right, count),
+                ),
             };
-            let sums = match self.is_signed {
-                true => self.sixteen::<L, true>(left.as_ptr(), right),
-                false => self.sixteen::<L, false>(left.as_ptr(), right),
-            };
-            L::store_first_bytes(sums, L::limits(self.bounds), count, to);
-        }
-    }
-
-    /// Sixteen sums in units of the result's scale.
-    ///
-    /// # Safety
-    /// The processor has the lanes' instructions, and sixteen bytes can be read at both places.
-    #[inline(always)]
-    unsafe fn sixteen<L: Lanes, const SIGNED: bool>(
-        self,
-        left: *const u8,
-        right: *const u8,
-    ) -> L::Floats {
-        // SAFETY: the caller's promise.
-        unsafe {
             let [left_zero, right_zero] = self.zeros.map(|zero| L::same_ints(-zero));
-            let left = L::add_ints(L::bytes::<SIGNED>(left), left_zero);
-            let right = L::add_ints(L::bytes::<SIGNED>(right), right_zero);
-            sum_of::<L>(left, right, self.factors)
+            let left = L::add_ints(left, left_zero);
+            let right = L::add_ints(right, right_zero);
+            let sums = sum_of::<L>(left, right, self.factors);
+            L::store_first_bytes(sums, L::limits(self.bounds), count, to);
         }
     }
 }

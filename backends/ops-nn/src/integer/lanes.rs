@@ -117,6 +117,19 @@ pub(super) trait Lanes: Copy {
     unsafe fn same_ints(value: i32) -> Self::Ints;
     /// Sixteen bytes, widened.
     unsafe fn bytes<const SIGNED: bool>(from: *const u8) -> Self::Ints;
+    /// The first `count` of sixteen bytes, at most all, widened: no more are read.
+    #[inline(always)]
+    unsafe fn first_bytes<const SIGNED: bool>(from: *const u8, count: usize) -> Self::Ints {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if count == LANES {
+                return Self::bytes::<SIGNED>(from);
+            }
+            let mut all = [0_u8; LANES];
+            std::ptr::copy_nonoverlapping(from, all.as_mut_ptr(), count);
+            Self::bytes::<SIGNED>(all.as_ptr())
+        }
+    }
     /// Wraps.
     unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     /// Wraps.
@@ -398,6 +411,12 @@ mod x86 {
         }
     }
 
+    /// The mask of the first `count` of sixteen lanes.
+    #[inline(always)]
+    fn first_lanes(count: usize) -> __mmask16 {
+        (u32::from(u16::MAX) >> (LANES - count)) as __mmask16
+    }
+
     /// Rounds to nearest, ties to even, whatever the control register says.
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
@@ -478,6 +497,17 @@ mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn first_bytes<const SIGNED: bool>(from: *const u8, count: usize) -> __m512i {
+            // SAFETY: see above; bytes that are masked are not read.
+            unsafe {
+                let bytes = _mm_maskz_loadu_epi8(first_lanes(count), from.cast());
+                match SIGNED {
+                    true => _mm512_cvtepi8_epi32(bytes),
+                    false => _mm512_cvtepu8_epi32(bytes),
+                }
+            }
+        }
+        #[inline(always)]
         unsafe fn add_ints(a: __m512i, b: __m512i) -> __m512i {
             // SAFETY: see above.
             unsafe { _mm512_add_epi32(a, b) }
@@ -545,9 +575,8 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn store_first_bytes(floats: __m512, limits: Limits512, count: usize, to: *mut u8) {
-            let first = (u32::from(u16::MAX) >> (LANES - count)) as u16;
             // SAFETY: see above; bytes that are masked are not written.
-            unsafe { _mm_mask_storeu_epi8(to.cast(), first, limits.bytes(floats)) }
+            unsafe { _mm_mask_storeu_epi8(to.cast(), first_lanes(count), limits.bytes(floats)) }
         }
     }
 

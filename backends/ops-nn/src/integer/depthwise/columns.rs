@@ -115,77 +115,124 @@ impl Job<'_> {
     /// # Safety
     /// See [`Job::run_columns`]; the rows exist.
     #[inline(always)]
-    #[expect(
-        clippy::needless_range_loop,
-        reason = "the indices name registers, and are unrolled"
-    )]
     unsafe fn strip<L: Lanes, const W: usize, const Q: usize, const N: usize, const S: usize>(
         &self,
         weights: &ColumnWeights,
         row: usize,
     ) {
+        let image_rows = self.image_rows(row);
+        let blocks = self.conv.packed.sizes.panels();
+        let mut block = 0;
+        // SAFETY: the caller's promise; the blocks exist.
+        unsafe {
+            // Small windows leave registers for the columns of two blocks, which then are walked along together.
+            if L::MANY && Q == 1 {
+                while block + 2 <= blocks {
+                    self.blocks::<L, W, Q, N, S, 2>(weights, &image_rows, row, block);
+                    block += 2;
+                }
+            }
+            while block < blocks {
+                self.blocks::<L, W, Q, N, S, 1>(weights, &image_rows, row, block);
+                block += 1;
+            }
+        }
+    }
+
+    /// The same of B blocks of channels from block `first` on.
+    ///
+    /// # Safety
+    /// See [`Job::run_columns`]; the rows and the blocks exist.
+    #[inline(always)]
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "the indices name registers, and are unrolled"
+    )]
+    unsafe fn blocks<
+        L: Lanes,
+        const W: usize,
+        const Q: usize,
+        const N: usize,
+        const S: usize,
+        const B: usize,
+    >(
+        &self,
+        weights: &ColumnWeights,
+        image_rows: &ImageRows,
+        row: usize,
+        first: usize,
+    ) {
         let conv = self.conv;
         let window = &conv.image.window;
         let channels = conv.image.channels;
         let output_width = window.output[2];
-        let image_rows = self.image_rows(row);
         let block_bytes = weights.rows * W * Q * LINE;
-        for block in 0..conv.packed.sizes.panels() {
-            let first_channel = block * LANES;
-            // SAFETY: the caller's promise; lines have weights for each block, and so have biases and multipliers.
-            unsafe {
-                let lines = weights.lines.as_ptr().add(block * block_bytes);
-                let requantising = self.requantising::<L>(first_channel);
-                let count = (channels - first_channel).min(LANES);
+        let first_channel = first * LANES;
+        // SAFETY: the caller's promise; lines have weights for each block, and so have biases and multipliers.
+        unsafe {
+            let lines = weights.lines.as_ptr().add(first * block_bytes);
+            let mut requantising = [self.requantising::<L>(first_channel); B];
+            for b in 1..B {
+                requantising[b] = self.requantising::<L>(first_channel + b * LANES);
+            }
+            // All blocks but the last are whole.
+            let last_count = (channels - first_channel).min(B * LANES) - (B - 1) * LANES;
 
-                // Columns before the first have wrapped, and are beyond the last.
-                let mut first_column = 0_usize.wrapping_sub(window.before[2]);
-                let mut columns =
-                    [self.column::<L, Q>(&image_rows, first_column, first_channel); W];
-                for w in 1..W {
-                    let x = first_column.wrapping_add(w);
-                    columns[w] = self.column::<L, Q>(&image_rows, x, first_channel);
-                }
-                for output_column in 0..output_width {
+            // Columns before the first have wrapped, and are beyond the last.
+            let mut first_column = 0_usize.wrapping_sub(window.before[2]);
+            let mut columns = [self.column::<L, Q, B>(image_rows, first_column, first_channel); W];
+            for w in 1..W {
+                let x = first_column.wrapping_add(w);
+                columns[w] = self.column::<L, Q, B>(image_rows, x, first_channel);
+            }
+            for output_column in 0..output_width {
+                for b in 0..B {
                     for n in 0..N {
                         let mut sums = L::zero();
-                        for (w, column) in columns.iter().enumerate() {
-                            for (q, &quads) in column.iter().enumerate() {
-                                let line = lines.add(((n * W + w) * Q + q) * LINE);
-                                sums = L::add_quads(sums, quads, L::weights(line));
+                        for w in 0..W {
+                            for q in 0..Q {
+                                let line = ((n * W + w) * Q + q) * LINE;
+                                let quad_weights = L::weights(lines.add(b * block_bytes + line));
+                                sums = L::add_quads(sums, columns[w][b][q], quad_weights);
                             }
                         }
                         let pixel = (row + n) * output_width + output_column;
-                        let result = self.output.add(pixel * channels + first_channel);
-                        requantising.store(L::totals(sums), count, result);
+                        let result = self
+                            .output
+                            .add(pixel * channels + first_channel + b * LANES);
+                        let count = if b + 1 < B { LANES } else { last_count };
+                        requantising[b].store(L::totals(sums), count, result);
                     }
+                }
 
-                    // Columns that the next window sees as well move to its front.
-                    first_column = first_column.wrapping_add(S);
-                    for w in 0..W {
-                        columns[w] = if w + S < W {
-                            columns[w + S]
-                        } else {
-                            let x = first_column.wrapping_add(w);
-                            self.column::<L, Q>(&image_rows, x, first_channel)
-                        };
-                    }
+                // Columns that the next window sees as well move to its front.
+                first_column = first_column.wrapping_add(S);
+                for w in 0..W - S {
+                    columns[w] = columns[w + S];
+                }
+                for w in W - S..W {
+                    let x = first_column.wrapping_add(w);
+                    columns[w] = self.column::<L, Q, B>(image_rows, x, first_channel);
                 }
             }
         }
     }
 
-    /// The taps of column `x` of the image, or of the border beside it, for sixteen channels.
+    /// The taps of column `x` of the image, or of the border beside it, for B blocks of channels.
     ///
     /// # Safety
-    /// The processor has the lanes' instructions, and the channel is one of the image's.
+    /// The processor has the lanes' instructions, and the channels are the image's.
     #[inline(always)]
-    unsafe fn column<L: Lanes, const Q: usize>(
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "the indices name registers, and are unrolled"
+    )]
+    unsafe fn column<L: Lanes, const Q: usize, const B: usize>(
         &self,
         rows: &ImageRows,
         x: usize,
         first_channel: usize,
-    ) -> [L::Quads; Q] {
+    ) -> [[L::Quads; Q]; B] {
         let mut taps = [self.conv.border.as_ptr(); MAX_QUADS * QUAD];
         if x < self.conv.image.window.input[2] {
             for (tap, &(start, step)) in taps.iter_mut().zip(rows) {
@@ -196,11 +243,16 @@ impl Job<'_> {
 
         // SAFETY: sixteen bytes from a channel of a pixel or of the border on can be read, as `check` has seen.
         unsafe {
-            let quad =
-                |q: usize| [0, 1, 2, 3].map(|element| taps[q * QUAD + element].add(first_channel));
-            let mut quads = [L::quads(quad(0)); Q];
-            for (q, own) in quads.iter_mut().enumerate().skip(1) {
-                *own = L::quads(quad(q));
+            let quad = |b: usize, q: usize| {
+                [0, 1, 2, 3].map(|element| taps[q * QUAD + element].add(first_channel + b * LANES))
+            };
+            let mut quads = [[L::quads(quad(0, 0)); Q]; B];
+            for b in 0..B {
+                for q in 0..Q {
+                    if b + q > 0 {
+                        quads[b][q] = L::quads(quad(b, q));
+                    }
+                }
             }
             quads
         }
