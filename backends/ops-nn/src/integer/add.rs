@@ -56,36 +56,55 @@ impl Addition {
         })
     }
 
-    /// Writes the first `count` of sixteen sums, of which all left ones can be read, and so many right ones. The place of the
-    /// result may be that of the right ones.
+    /// The same in registers.
+    ///
+    /// # Safety
+    /// The processor has the lanes' instructions.
+    #[inline(always)]
+    pub(super) unsafe fn in_lanes<L: Lanes>(self) -> LaneAddition<L> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            LaneAddition {
+                is_signed: self.is_signed,
+                zeros: [L::same_ints(-self.zeros[0]), L::same_ints(-self.zeros[1])],
+                factors: [
+                    L::same_floats(self.factors[0]),
+                    L::same_floats(self.factors[1]),
+                ],
+                limits: L::limits(self.bounds),
+            }
+        }
+    }
+}
+
+/// An [`Addition`] in registers.
+#[derive(Clone, Copy)]
+pub(super) struct LaneAddition<L: Lanes> {
+    is_signed: bool,
+    /// Less than nothing: they are added.
+    zeros: [L::Ints; 2],
+    factors: [L::Floats; 2],
+    limits: L::Limits,
+}
+
+impl<L: Lanes> LaneAddition<L> {
+    /// Writes the first `count` of sixteen sums, of which so many right ones can be read. The place of the result may be that
+    /// of the right ones.
     ///
     /// # Safety
     /// The processor has the lanes' instructions, and the bytes can be read and written.
     #[inline(always)]
-    pub(super) unsafe fn store<L: Lanes>(
-        self,
-        left: &[u8; LANES],
-        right: *const u8,
-        count: usize,
-        to: *mut u8,
-    ) {
+    pub(super) unsafe fn store(self, left: L::Ints, right: *const u8, count: usize, to: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe {
-            let (left, right) = match self.is_signed {
-                true => (
-                    L::bytes::<true>(left.as_ptr()),
-                    L::first_bytes::<true>(right, count),
-                ),
-                false => (
-                    L::bytes::<false>(left.as_ptr()),
-                    L::first_bytes::<false>(right, count),
-                ),
+            let right = match self.is_signed {
+                true => L::first_bytes::<true>(right, count),
+                false => L::first_bytes::<false>(right, count),
             };
-            let [left_zero, right_zero] = self.zeros.map(|zero| L::same_ints(-zero));
-            let left = L::add_ints(left, left_zero);
-            let right = L::add_ints(right, right_zero);
+            let left = L::add_ints(left, self.zeros[0]);
+            let right = L::add_ints(right, self.zeros[1]);
             let sums = sum_of::<L>(left, right, self.factors);
-            L::store_first_bytes(sums, L::limits(self.bounds), count, to);
+            L::store_first_bytes(sums, self.limits, count, to);
         }
     }
 }
@@ -95,11 +114,11 @@ impl Addition {
 /// # Safety
 /// The processor has the lanes' instructions.
 #[inline(always)]
-unsafe fn sum_of<L: Lanes>(left: L::Ints, right: L::Ints, factors: [f32; 2]) -> L::Floats {
+unsafe fn sum_of<L: Lanes>(left: L::Ints, right: L::Ints, factors: [L::Floats; 2]) -> L::Floats {
     // SAFETY: the caller's promise.
     unsafe {
-        let left_term = L::multiply(L::floats_of(left), L::same_floats(factors[0]));
-        let right_term = L::multiply(L::floats_of(right), L::same_floats(factors[1]));
+        let left_term = L::multiply(L::floats_of(left), factors[0]);
+        let right_term = L::multiply(L::floats_of(right), factors[1]);
         L::add(left_term, right_term)
     }
 }
@@ -326,7 +345,9 @@ unsafe fn run_row<L: Lanes, const SIGNED: bool>(row: Row<'_>) {
                 }
             }
             let numbers = match *formula {
-                Formula::Sum { left, right } => sum_of::<L>(a, b, [left, right]),
+                Formula::Sum { left, right } => {
+                    sum_of::<L>(a, b, [L::same_floats(left), L::same_floats(right)])
+                }
                 Formula::Product { factor } => {
                     let products = L::floats_of(L::multiply_ints(a, b));
                     L::multiply(products, L::same_floats(factor))

@@ -33,13 +33,19 @@ impl Bounds {
     /// becomes the least byte.
     #[inline(always)]
     pub(super) fn byte(self, number: f32) -> u8 {
+        self.whole(number) as u8
+    }
+
+    /// The same before it is a byte.
+    #[inline(always)]
+    fn whole(self, number: f32) -> i32 {
         let number = if number > self.low { number } else { self.low };
         let number = if number < self.high {
             number
         } else {
             self.high
         };
-        (number.round_ties_even() as i32 + self.zero) as u8
+        number.round_ties_even() as i32 + self.zero
     }
 }
 
@@ -145,6 +151,8 @@ pub(super) trait Lanes: Copy {
     unsafe fn divide(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     unsafe fn store_floats(floats: Self::Floats, to: *mut f32);
     unsafe fn limits(bounds: Bounds) -> Self::Limits;
+    /// [`Bounds::byte`] of each lane, before it is a byte: what [`Self::bytes`] would read of it.
+    unsafe fn wholes(floats: Self::Floats, limits: Self::Limits) -> Self::Ints;
     /// Writes [`Bounds::byte`] of each lane.
     unsafe fn store_bytes(floats: Self::Floats, limits: Self::Limits, to: *mut u8);
 
@@ -192,6 +200,27 @@ impl<L: Lanes> Requantising<L> {
         }
     }
 
+    /// The numbers that [`Self::store`] writes as bytes.
+    ///
+    /// # Safety
+    /// The processor has the lanes' instructions.
+    #[inline(always)]
+    pub(super) unsafe fn wholes(self, totals: L::Ints) -> L::Ints {
+        // SAFETY: the caller's promise.
+        unsafe { L::wholes(self.numbers(totals), self.limits) }
+    }
+
+    /// # Safety
+    /// The processor has the lanes' instructions.
+    #[inline(always)]
+    unsafe fn numbers(self, totals: L::Ints) -> L::Floats {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sums = L::add_ints(totals, self.biases);
+            L::multiply(L::floats_of(sums), self.multipliers)
+        }
+    }
+
     /// Writes the bytes of the first `count` sums, at most all.
     ///
     /// # Safety
@@ -199,11 +228,7 @@ impl<L: Lanes> Requantising<L> {
     #[inline(always)]
     pub(super) unsafe fn store(self, totals: L::Ints, count: usize, to: *mut u8) {
         // SAFETY: the caller's promise.
-        unsafe {
-            let sums = L::add_ints(totals, self.biases);
-            let numbers = L::multiply(L::floats_of(sums), self.multipliers);
-            L::store_first_bytes(numbers, self.limits, count, to);
-        }
+        unsafe { L::store_first_bytes(self.numbers(totals), self.limits, count, to) }
     }
 }
 
@@ -340,6 +365,10 @@ impl Lanes for Plain {
         bounds
     }
     #[inline(always)]
+    unsafe fn wholes(floats: Self::Floats, limits: Bounds) -> Self::Ints {
+        floats.map(|number| limits.whole(number))
+    }
+    #[inline(always)]
     unsafe fn store_bytes(floats: Self::Floats, limits: Bounds, to: *mut u8) {
         let bytes = floats.map(|number| limits.byte(number));
         // SAFETY: the caller promises sixteen bytes.
@@ -396,18 +425,28 @@ mod x86 {
     }
 
     impl Limits512 {
+        /// [`Bounds::whole`] of each lane.
+        ///
+        /// # Safety
+        /// The processor has AVX-512.
+        #[inline(always)]
+        unsafe fn wholes(self, floats: __m512) -> __m512i {
+            // SAFETY: the caller's promise. A bound is the second operand: the instructions give it where the first is a NaN.
+            unsafe {
+                let bounded = _mm512_min_ps(_mm512_max_ps(floats, self.low), self.high);
+                let rounded = _mm512_cvt_roundps_epi32::<NEAREST>(bounded);
+                _mm512_add_epi32(rounded, self.zero)
+            }
+        }
+
         /// [`Bounds::byte`] of each lane.
         ///
         /// # Safety
         /// The processor has AVX-512.
         #[inline(always)]
         unsafe fn bytes(self, floats: __m512) -> __m128i {
-            // SAFETY: the caller's promise. A bound is the second operand: the instructions give it where the first is a NaN.
-            unsafe {
-                let bounded = _mm512_min_ps(_mm512_max_ps(floats, self.low), self.high);
-                let rounded = _mm512_cvt_roundps_epi32::<NEAREST>(bounded);
-                _mm512_cvtepi32_epi8(_mm512_add_epi32(rounded, self.zero))
-            }
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_cvtepi32_epi8(self.wholes(floats)) }
         }
     }
 
@@ -569,6 +608,11 @@ mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn wholes(floats: __m512, limits: Limits512) -> __m512i {
+            // SAFETY: see above.
+            unsafe { limits.wholes(floats) }
+        }
+        #[inline(always)]
         unsafe fn store_bytes(floats: __m512, limits: Limits512, to: *mut u8) {
             // SAFETY: see above.
             unsafe { _mm_storeu_si128(to.cast(), limits.bytes(floats)) }
@@ -680,11 +724,36 @@ mod x86 {
                 bounds
             }
             #[inline(always)]
+            unsafe fn wholes(floats: Self::Floats, limits: Bounds) -> Self::Ints {
+                // SAFETY: see above.
+                unsafe {
+                    [
+                        whole_eight(floats[0], limits),
+                        whole_eight(floats[1], limits),
+                    ]
+                }
+            }
+            #[inline(always)]
             unsafe fn store_bytes(floats: Self::Floats, limits: Bounds, to: *mut u8) {
                 // SAFETY: see above.
                 unsafe { store_eights(floats, limits, to) }
             }
         };
+    }
+
+    /// [`Bounds::whole`] of eight numbers.
+    ///
+    /// # Safety
+    /// The processor has AVX2.
+    #[inline(always)]
+    unsafe fn whole_eight(floats: __m256, bounds: Bounds) -> __m256i {
+        // SAFETY: the caller's promise. A bound is the second operand: the instructions give it where the first is a NaN.
+        unsafe {
+            let bounded = _mm256_max_ps(floats, _mm256_set1_ps(bounds.low));
+            let bounded = _mm256_min_ps(bounded, _mm256_set1_ps(bounds.high));
+            let rounded = _mm256_cvtps_epi32(_mm256_round_ps::<NEAREST>(bounded));
+            _mm256_add_epi32(rounded, _mm256_set1_epi32(bounds.zero))
+        }
     }
 
     /// Writes sixteen bounded and rounded bytes.
@@ -693,17 +762,13 @@ mod x86 {
     /// The processor has AVX2, and sixteen bytes can be written.
     #[inline(always)]
     unsafe fn store_eights(floats: [__m256; 2], bounds: Bounds, to: *mut u8) {
-        // SAFETY: the caller's promise. A bound is the second operand: the instructions give it where the first is a NaN.
+        // SAFETY: the caller's promise.
         unsafe {
-            let mut shifted = [_mm256_setzero_si256(); 2];
+            // The low byte is what is stored, also of a negative number.
+            let low_byte = _mm256_set1_epi32(0xff);
+            let mut shifted = [low_byte; 2];
             for half in 0..2 {
-                let bounded = _mm256_max_ps(floats[half], _mm256_set1_ps(bounds.low));
-                let bounded = _mm256_min_ps(bounded, _mm256_set1_ps(bounds.high));
-                let rounded = _mm256_cvtps_epi32(_mm256_round_ps::<NEAREST>(bounded));
-                let zero = _mm256_set1_epi32(bounds.zero);
-                // The low byte is what is stored, also of a negative number.
-                let low_byte = _mm256_set1_epi32(0xff);
-                shifted[half] = _mm256_and_si256(_mm256_add_epi32(rounded, zero), low_byte);
+                shifted[half] = _mm256_and_si256(whole_eight(floats[half], bounds), low_byte);
             }
             // Packing works within lanes of 128 bits: the middle quarters change places afterwards.
             let words = _mm256_packus_epi32(shifted[0], shifted[1]);

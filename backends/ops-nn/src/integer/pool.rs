@@ -1,5 +1,4 @@
 //! Pools of bytes.
-#![expect(unsafe_code, reason = "vector instructions over checked slices")]
 
 use zbmd_ir::DType;
 
@@ -7,7 +6,7 @@ use super::super::attributes;
 use super::super::cx::{Body, Cx, Plan, Planned, Tensors, token, volume};
 use super::super::window::Window;
 use super::lanes::{Bounds, LANES};
-use super::{BYTES, ByteRange, SIGN, scale, zero_point};
+use super::{BYTES, ByteRange, scale, zero_point};
 use zbmd_op::simd::{self, Isa, Loop};
 
 /// The position of the result's scale and zero point among the operands of a quantised mean.
@@ -85,14 +84,21 @@ impl Loop for MaxJob<'_> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        match self.pool.is_signed {
+            true => self.find::<true>(),
+            false => self.find::<false>(),
+        }
+    }
+}
+
+impl MaxJob<'_> {
+    /// The greatest bytes of all windows: first of their columns, then of these.
+    #[inline(always)]
+    fn find<const SIGNED: bool>(self) {
         let MaxPool {
-            channels,
-            window,
-            is_signed,
+            channels, window, ..
         } = self.pool;
         let row_bytes = self.pool.row_bytes();
-        // With its sign bit turned over, a byte of i8 compares as one of u8.
-        let flip = if *is_signed { SIGN } else { 0 };
         let [_, kernel_height, kernel_width] = window.kernel;
         let result_rows = self.result.chunks_exact_mut(window.output[2] * channels);
 
@@ -100,87 +106,90 @@ impl Loop for MaxJob<'_> {
             let image_rows = (0..kernel_height)
                 .filter_map(|k| window.place(1, result_row, k))
                 .map(|y| &self.image[y * row_bytes..][..row_bytes]);
-            greatest_of(image_rows, flip, self.row);
+            greatest_of::<SIGNED>(image_rows, self.row);
 
             for (column, result) in results.chunks_exact_mut(*channels).enumerate() {
                 let pixels = (0..kernel_width)
                     .filter_map(|k| window.place(2, column, k))
                     .map(|x| &self.row[x * channels..][..*channels]);
-                greatest_of(pixels, flip, result);
+                greatest_of::<SIGNED>(pixels, result);
             }
         }
     }
 }
 
-/// The greatest bytes of some stretches, the bits of `flip` turned over for the comparison; the least byte where there are
-/// none.
-#[inline(always)]
-fn greatest_of<'a>(stretches: impl Iterator<Item = &'a [u8]>, flip: u8, greatest: &mut [u8]) {
-    let mut group = [&[][..]; GROUP];
-    let mut count = 0;
-    greatest.fill(flip);
-    for stretch in stretches {
-        group[count] = stretch;
-        count += 1;
-        if count == GROUP {
-            greatest_bytes(&group, flip, greatest);
-            count = 0;
-        }
-    }
-    greatest_bytes(&group[..count], flip, greatest);
-}
-
 /// Stretches whose greatest bytes are found together, at most.
 const GROUP: usize = 8;
+/// Bytes that are compared together, where there are as many.
+const WIDE: usize = 64;
 
-/// The greatest bytes of some stretches and of `greatest`, the bits of `flip` turned over for the comparison.
+/// The greatest bytes of some stretches, which are as long as `greatest`; the least byte where there are none.
 #[inline(always)]
-fn greatest_bytes(stretches: &[&[u8]], flip: u8, greatest: &mut [u8]) {
-    let mut first = 0;
-    while first < greatest.len() {
-        // The last vector overlaps the one before, and gives the same there.
-        let start = first.min(greatest.len().saturating_sub(LANES));
-        let width = (greatest.len() - start).min(LANES);
-        match greatest[start..].first_chunk_mut::<LANES>() {
-            Some(sixteen) => greatest_sixteen(stretches, start, flip, sixteen),
-            None => greatest_few(stretches, start, flip, &mut greatest[start..]),
-        }
-        first = start + width;
-    }
-}
-
-/// The same of sixteen bytes of each stretch from `start` on.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn greatest_sixteen(stretches: &[&[u8]], start: usize, flip: u8, greatest: &mut [u8; LANES]) {
-    use std::arch::x86_64::*;
-
-    // SAFETY: every processor of this architecture has SSE2; each slice has sixteen bytes from `start` on.
-    unsafe {
-        let flip = _mm_set1_epi8(flip as i8);
-        let mut found = _mm_xor_si128(_mm_loadu_si128(greatest.as_ptr().cast()), flip);
-        for stretch in stretches {
-            let bytes = _mm_loadu_si128(stretch[start..start + LANES].as_ptr().cast());
-            found = _mm_max_epu8(found, _mm_xor_si128(bytes, flip));
-        }
-        _mm_storeu_si128(greatest.as_mut_ptr().cast(), _mm_xor_si128(found, flip));
-    }
-}
-
-/// The same of sixteen bytes of each stretch from `start` on.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
-fn greatest_sixteen(stretches: &[&[u8]], start: usize, flip: u8, greatest: &mut [u8; LANES]) {
-    greatest_few(stretches, start, flip, greatest);
-}
-
-/// The same of any number of bytes, one after the other.
-#[inline(always)]
-fn greatest_few(stretches: &[&[u8]], start: usize, flip: u8, greatest: &mut [u8]) {
+fn greatest_of<'a, const SIGNED: bool>(
+    stretches: impl Iterator<Item = &'a [u8]>,
+    greatest: &mut [u8],
+) {
+    let mut group = [&[][..]; GROUP];
+    let mut count = 0;
+    let mut is_begun = false;
     for stretch in stretches {
-        let both = greatest.iter_mut().zip(&stretch[start..]);
-        both.for_each(|(a, &b)| *a = (*a ^ flip).max(b ^ flip) ^ flip);
+        if count == GROUP {
+            greatest_bytes::<SIGNED>(&group, is_begun, greatest);
+            is_begun = true;
+            count = 0;
+        }
+        group[count] = stretch;
+        count += 1;
     }
+    greatest_bytes::<SIGNED>(&group[..count], is_begun, greatest);
+}
+
+/// The greatest bytes of some stretches, and of `greatest` where that is begun.
+#[inline(always)]
+fn greatest_bytes<const SIGNED: bool>(stretches: &[&[u8]], is_begun: bool, greatest: &mut [u8]) {
+    let length = greatest.len();
+    let mut start = 0;
+    while start + WIDE <= length {
+        greatest_chunk::<SIGNED, WIDE>(stretches, start, is_begun, greatest);
+        start += WIDE;
+    }
+    while start < length && length >= LANES {
+        // The last chunk overlaps the one before, and gives the same there.
+        let first = start.min(length - LANES);
+        greatest_chunk::<SIGNED, LANES>(stretches, first, is_begun, greatest);
+        start = first + LANES;
+    }
+    while start < length {
+        greatest_chunk::<SIGNED, 1>(stretches, start, is_begun, greatest);
+        start += 1;
+    }
+}
+
+/// The same of N bytes from `start` on, which the compiler makes vectors of.
+#[inline(always)]
+fn greatest_chunk<const SIGNED: bool, const N: usize>(
+    stretches: &[&[u8]],
+    start: usize,
+    is_begun: bool,
+    greatest: &mut [u8],
+) {
+    let greater = |a: u8, b: u8| match SIGNED {
+        true => (a as i8).max(b as i8) as u8,
+        false => a.max(b),
+    };
+    let greatest = &mut greatest[start..start + N];
+    let mut found = [if SIGNED { i8::MIN as u8 } else { u8::MIN }; N];
+    if is_begun {
+        found.copy_from_slice(greatest);
+    }
+
+    for stretch in stretches {
+        let bytes = &stretch[start..start + N];
+        for (found, &byte) in found.iter_mut().zip(bytes) {
+            *found = greater(*found, byte);
+        }
+    }
+    greatest.copy_from_slice(&found);
 }
 
 /// The mean of each channel. Operands: the images with scale and zero point, scale and zero point of the result.

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::super::cx::Cx;
 use super::super::gemm::{ProductSize, Tile, is_cut_by_panels};
-use super::add::Addition;
+use super::add::{Addition, LaneAddition};
 use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, Requantising, has_tiles, run_lanes};
 use super::packed::FilterSizes;
 use super::tiles::{self, PRODUCT, TILE_PIXELS, TilePair, TilePlan, TileRequest, Tiles};
@@ -509,10 +509,10 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
             }
         }
 
-        if let (true, None, RawTarget::Bytes(to, bounds, None)) =
+        if let (true, None, RawTarget::Bytes(to, bounds, sum)) =
             (L::MANY, job.row_terms, job.target)
         {
-            store_bytes::<L, R, P>(job, start, first, sums, (to, bounds));
+            store_bytes::<L, R, P>(job, start, first, sums, (to, bounds, sum));
             return R;
         }
 
@@ -544,7 +544,7 @@ unsafe fn store_bytes<L: Lanes, const R: usize, const P: usize>(
     start: &TileStart,
     first: usize,
     sums: [[L::Sums; P]; R],
-    (to, bounds): (*mut u8, Bounds),
+    (to, bounds, sum): (*mut u8, Bounds, Option<RawSum>),
 ) {
     let filters = job.rows.filters();
     // SAFETY: the caller's promise; multipliers and biases fill whole panels.
@@ -554,11 +554,21 @@ unsafe fn store_bytes<L: Lanes, const R: usize, const P: usize>(
             let biases = job.biases.as_ptr().add(lane);
             let multipliers = job.multipliers.add(lane);
             let requantising = Requantising::<L>::new(biases, multipliers, bounds);
-            let to = to.add(first * filters + start.column + v * LANES);
+            let place = first * filters + start.column + v * LANES;
+            let to = to.add(place);
             let width = (start.width - v * LANES).min(LANES);
-            unrolled!(r in R, {
-                requantising.store(L::totals(sums[r][v]), width, to.add(r * filters));
-            });
+            if let Some(RawSum { addition, added }) = sum {
+                let addition = addition.in_lanes::<L>();
+                let added = added.add(place);
+                unrolled!(r in R, {
+                    let left = requantising.wholes(L::totals(sums[r][v]));
+                    addition.store(left, added.add(r * filters), width, to.add(r * filters));
+                });
+            } else {
+                unrolled!(r in R, {
+                    requantising.store(L::totals(sums[r][v]), width, to.add(r * filters));
+                });
+            }
         });
     }
 }
@@ -569,7 +579,8 @@ enum Finish<L: Lanes> {
     Bytes {
         to: *mut u8,
         requantising: Requantising<L>,
-        sum: Option<RawSum>,
+        /// What is added, and where it begins.
+        sum: Option<(LaneAddition<L>, *const u8)>,
     },
     Ints {
         to: *mut i32,
@@ -602,7 +613,10 @@ unsafe fn store_panel<L: Lanes>(
         let finish = match job.target {
             RawTarget::Bytes(to, bounds, sum) => Finish::<L>::Bytes {
                 to,
-                sum,
+                sum: match sum {
+                    Some(RawSum { addition, added }) => Some((addition.in_lanes(), added)),
+                    None => None,
+                },
                 requantising: Requantising::new(biases, job.multipliers.add(first_lane), bounds),
             },
             RawTarget::Ints(to) => Finish::Ints {
@@ -626,11 +640,10 @@ unsafe fn store_panel<L: Lanes>(
                 Finish::Bytes {
                     to,
                     requantising,
-                    sum: Some(RawSum { addition, added }),
+                    sum: Some((addition, added)),
                 } => {
-                    let mut bytes = [0; LANES];
-                    requantising.store(totals, LANES, bytes.as_mut_ptr());
-                    addition.store::<L>(&bytes, added.add(place), width, to.add(place));
+                    let left = requantising.wholes(totals);
+                    addition.store(left, added.add(place), width, to.add(place));
                 }
                 Finish::Ints { to, biases } => {
                     store_first_ints::<L>(L::add_ints(totals, biases), width, to.add(place));
