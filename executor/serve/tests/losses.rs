@@ -6,6 +6,7 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use common::exchange::{Exchange, wide_exchanges};
 use common::{
     Connection, Models, WIDE, binary_part, compiled, signal, wait_until, wide_inputs, wide_request,
 };
@@ -26,18 +27,12 @@ struct Seen {
 
 impl Seen {
     /// Asks until it is over. Any answer that is not a success with the right bits ends the test.
-    fn ask(&self, mut connection: Connection, asked: &[(Vec<u8>, Vec<u8>)], first: usize) {
-        for (x, expected) in asked.iter().cycle().skip(first) {
+    fn ask(&self, mut connection: Connection, exchanges: &[Exchange], first: usize) {
+        for exchange in exchanges.iter().cycle().skip(first) {
             if self.is_over.load(Ordering::Relaxed) {
                 return;
             }
-            let (body, headers) = wide_request(x);
-            let reply = connection.request("POST", INFER, &headers, &body);
-            assert_eq!(reply.status, 200, "{}", reply.text());
-            assert!(
-                binary_part(&reply) == expected,
-                "an answer has other bits after a loss"
-            );
+            exchange.ask(&mut connection).expect("the right answer");
             self.answers.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -45,23 +40,16 @@ impl Seen {
 
 /// Kills workers of a server while clients ask it.
 fn check_losses(devices: usize, options: &[&str]) {
-    let models = Models::new().with("wide", &compiled(WIDE, devices, 1));
-    let server = models.serve(options);
-    let asked: Vec<(Vec<u8>, Vec<u8>)> = wide_inputs(8)
-        .into_iter()
-        .map(|x| {
-            let (body, headers) = wide_request(&x);
-            let reply = server.connect().request("POST", INFER, &headers, &body);
-            (x, binary_part(&reply).to_vec())
-        })
-        .collect();
+    let model = compiled(WIDE, devices, 1);
+    let server = Models::new().with("wide", &model).serve(options);
+    let exchanges = wide_exchanges(&model);
 
     let clients: [Seen; CLIENTS] = std::array::from_fn(|_| Seen::default());
     std::thread::scope(|scope| {
         for (number, client) in clients.iter().enumerate() {
             let connection = server.connect();
-            let asked = &asked;
-            scope.spawn(move || client.ask(connection, asked, number));
+            let exchanges = &exchanges;
+            scope.spawn(move || client.ask(connection, exchanges, number));
         }
         for loss in 0..LOSSES {
             let before = clients

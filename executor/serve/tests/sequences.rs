@@ -4,20 +4,11 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
-use common::soak::{Soak, kill_now_and_then, print_times};
-use common::{
-    Connection, Models, SIMPLE, SIMPLE_SEQUENCE, Server, binary_part, compiled, shared, signal,
-};
+use common::exchange::Speakers;
+use common::{Models, SIMPLE, SIMPLE_SEQUENCE, compiled, shared, signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_str, read_npy};
-use zbmd_executor::{Engine, RunOptions};
-
-const DETECTOR: &str = include_str!("../../../graphs/vad/steps.ron");
-/// Samples of a step of the detector.
-const STEP: usize = 512;
 
 fn step(input: i32, parameters: &Value) -> Vec<u8> {
     let request = json!({
@@ -139,167 +130,23 @@ fn sequences_are_limited_and_forgotten() {
     common::wait_until("a sequence that is forgotten", || start(3).status == 200);
 }
 
-/// Samples of the recording, as bytes; a whole number of steps.
-fn recording() -> Option<Vec<u8>> {
-    let file = std::fs::read(shared("audio/speech16k.wav")?).expect("readable");
-    // The header of a plain file has 44 bytes.
-    let samples = &file[44..];
-    let step_bytes = STEP * 2;
-    Some(samples[..samples.len() / step_bytes * step_bytes].to_vec())
-}
-
-/// Probabilities of a run over a whole recording.
-fn run_of_file(model: &str, pcm: &[u8]) -> Vec<u8> {
-    let options = CompileOptions {
-        machine: MachineChoice::Uniform(1),
-        ..CompileOptions::default()
-    };
-    let compiled = compile_str("vad.ron", model, "", &options).expect("a good model");
-    let registry = zbmd_backends::standard_registry();
-    let engine = Engine::with_modes(compiled.into_modes(), &registry).expect("made");
-    let mut session = engine.start(RunOptions::default()).expect("started");
-    let mut source = session.source("pcm").expect("there");
-    let mut sink = session.sink("prob").expect("there");
-    let mut probabilities = vec![0; pcm.len() / (STEP * 2) * 4];
-    std::thread::scope(|scope| {
-        scope.spawn(move || source.push_bytes(pcm).expect("taken"));
-        sink.pull_bytes(&mut probabilities).expect("given");
-    });
-    session.join().expect("finished");
-    probabilities
-}
-
-/// Sends a recording as a sequence; the probabilities, and how long each answer took.
-fn send(
-    mut connection: Connection,
-    number: usize,
-    pcm: &[u8],
-    times: &mut Vec<Duration>,
-) -> Vec<u8> {
-    let mut probabilities = Vec::new();
-    let steps: Vec<&[u8]> = pcm.chunks_exact(STEP * 2).collect();
-    for (place, samples) in steps.iter().enumerate() {
-        let json = json!({
-            "inputs": [{
-                "name": "pcm", "datatype": "INT16", "shape": [STEP],
-                "parameters": {"binary_data_size": samples.len()},
-            }],
-            "parameters": {
-                "binary_data_output": true, "sequence_id": format!("speaker {number}"),
-                "sequence_start": place == 0, "sequence_end": place + 1 == steps.len(),
-            },
-        })
-        .to_string();
-        let header = [("Inference-Header-Content-Length", json.len().to_string())];
-        let body = [json.as_bytes(), samples].concat();
-        let begun = Instant::now();
-        let reply = connection.request("POST", "/v2/models/vad/infer", &header, &body);
-        times.push(begun.elapsed());
-        assert_eq!(reply.status, 200, "{}", reply.text());
-        probabilities.extend_from_slice(binary_part(&reply));
-    }
-    probabilities
-}
-
-/// The voice detector, as a model of steps, and parts of the recording, each from another place.
-struct Speakers {
-    model: String,
-    pcm: Vec<u8>,
-}
-
-impl Speakers {
-    const COUNT: usize = 16;
-    const STEPS: usize = 80;
-
-    /// Nothing where the shared data is not here.
-    fn find() -> Option<Self> {
-        let (detector, pcm) = (shared("models/silero_vad.onnx")?, recording()?);
-        let path = format!("{:?}", detector.display().to_string());
-        let model = DETECTOR.replace("\"silero_vad.onnx\"", &path);
-        assert_ne!(model, DETECTOR);
-        Some(Self { model, pcm })
-    }
-
-    fn serve(&self) -> Server {
-        let models = Models::new().with_file("vad.ron", self.model.as_bytes());
-        models.serve(&["--devices", "1"])
-    }
-
-    fn parts(&self) -> Vec<&[u8]> {
-        let begin = |speaker| speaker * STEP * 2 * 3;
-        (0..Self::COUNT)
-            .map(|speaker| &self.pcm[begin(speaker)..][..STEP * 2 * Self::STEPS])
-            .collect()
-    }
-}
-
-/// The same for minutes, a process killed every two seconds; see `loss_soak.rs`.
-#[test]
-fn sixteen_speakers_are_heard_for_minutes() {
-    let Some(soak) = Soak::wanted() else { return };
-    let Some(speakers) = Speakers::find() else {
-        return;
-    };
-    let server = speakers.serve();
-    let expected: Vec<Vec<u8>> = speakers
-        .parts()
-        .iter()
-        .map(|part| run_of_file(&speakers.model, part))
-        .collect();
-    // Each for its recording's length at least.
-    let hear = |time: Duration| -> Vec<Duration> {
-        let end = Instant::now() + time;
-        let parts = speakers.parts();
-        std::thread::scope(|scope| {
-            let threads = parts.iter().zip(&expected).enumerate();
-            let threads = threads.map(|(number, (part, expected))| {
-                let server = &server;
-                scope.spawn(move || {
-                    let mut times = Vec::new();
-                    while times.is_empty() || Instant::now() < end {
-                        let heard = send(server.connect(), number, part, &mut times);
-                        assert!(heard == *expected, "speaker {number}");
-                    }
-                    times
-                })
-            });
-            let threads: Vec<_> = threads.collect();
-            let times = threads
-                .into_iter()
-                .flat_map(|thread| thread.join().expect("no panic"));
-            let mut times: Vec<Duration> = times.collect();
-            times.sort_unstable();
-            times
-        })
-    };
-
-    print_times("without losses", &hear(soak.time / 10));
-    let (times, losses) = std::thread::scope(|scope| {
-        let heard = scope.spawn(|| hear(soak.time));
-        let losses = kill_now_and_then(&server, soak.every, soak.time);
-        (heard.join().expect("no panic"), losses)
-    });
-    println!("{losses} processes killed");
-    print_times("with losses", &times);
-    assert!(losses > 0, "the soak is too short for a loss");
-    assert_eq!(server.metric("zbmd_sequences{model=\"vad\"}"), 0.0);
-}
-
 /// The voice detector as 16 sequences at once, each from another place of the recording, while workers are killed.
 #[test]
 fn sixteen_speakers_are_heard_as_their_recordings_are() {
     let Some(speakers) = Speakers::find() else {
         return;
     };
-    let Speakers { model, pcm } = &speakers;
     let server = speakers.serve();
-    let parts = speakers.parts();
-    let heard = std::thread::scope(|scope| {
-        let speakers = parts.iter().enumerate().map(|(number, part)| {
-            let connection = server.connect();
-            scope.spawn(move || send(connection, number, part, &mut Vec::new()))
-        });
-        let speakers: Vec<_> = speakers.collect();
+    let exchanges = speakers.exchanges();
+    std::thread::scope(|scope| {
+        for steps in &exchanges {
+            let mut connection = server.connect();
+            scope.spawn(move || {
+                for step in steps {
+                    step.ask(&mut connection).expect("the run's probability");
+                }
+            });
+        }
         for _ in 0..3 {
             let answered = server.metric("zbmd_iterations_total{model=\"vad\"}");
             common::wait_until("answers", || {
@@ -307,14 +154,7 @@ fn sixteen_speakers_are_heard_as_their_recordings_are() {
             });
             signal(server.children()[0], Signal::KILL);
         }
-        let heard = speakers
-            .into_iter()
-            .map(|speaker| speaker.join().expect("no panic"));
-        heard.collect::<Vec<_>>()
     });
-    for (number, (part, heard)) in parts.iter().zip(heard).enumerate() {
-        assert!(heard == run_of_file(model, part), "speaker {number}");
-    }
     assert!(server.metric("zbmd_worker_losses_total{model=\"vad\",cause=\"killed\"}") >= 1.0);
     assert_eq!(server.metric("zbmd_sequences{model=\"vad\"}"), 0.0);
 
@@ -330,7 +170,7 @@ fn sixteen_speakers_are_heard_as_their_recordings_are() {
             .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         numbers.collect()
     };
-    let found = floats(&run_of_file(model, pcm));
+    let found = floats(&speakers.run_over(&speakers.pcm));
     for (place, (found, expected)) in found.iter().zip(floats(&reference.data)).enumerate() {
         assert!(
             (found - expected).abs() < 1e-3,

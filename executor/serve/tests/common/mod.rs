@@ -6,8 +6,7 @@
     reason = "every test program uses its part of this module"
 )]
 
-#[cfg(target_os = "linux")]
-pub mod soak;
+pub mod exchange;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

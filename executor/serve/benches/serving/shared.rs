@@ -1,14 +1,5 @@
 //! What the benches of the server ask, and of which model.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "every bench uses its part of this module"
-)]
-
-pub mod client;
-pub mod turn;
-
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 
@@ -21,9 +12,21 @@ use zbmd_executor::embed::streams;
 
 use crate::common::WIDE;
 
+/// What the command line says: the bench, and what it is to look at. What `cargo bench` adds is left out.
+pub(crate) fn words() -> impl Iterator<Item = String> {
+    let arguments = std::env::args().skip(1);
+    arguments.filter(|argument| !argument.starts_with('-'))
+}
+
+/// Seconds from the environment, or so many.
+pub(crate) fn seconds(variable: &str, default: u64) -> u64 {
+    let given = std::env::var(variable);
+    given.map_or(default, |text| text.parse().expect("whole seconds"))
+}
+
 /// A model that is served.
-pub struct Model {
-    pub name: String,
+pub(crate) struct Model {
+    pub(crate) name: String,
     /// Nothing for the model that is a text.
     path: Option<PathBuf>,
 }
@@ -31,10 +34,8 @@ pub struct Model {
 impl Model {
     /// That of the command line, or `mnist` of the shared data (`ZBMD_DATA`), or where that is not there, four functions of
     /// 4,096 floats.
-    pub fn chosen() -> Self {
-        let given = std::env::args()
-            .skip(1)
-            .find(|argument| !argument.starts_with('-'));
+    pub(crate) fn chosen() -> Self {
+        let given = words().nth(1);
         let shared = std::env::var("ZBMD_DATA").map(|data| format!("{data}/models/mnist.onnx"));
         let path = given.or(shared.ok()).map(PathBuf::from);
         let path = path.filter(|path| path.exists());
@@ -47,11 +48,11 @@ impl Model {
     }
 
     /// Its file, if it has one.
-    pub fn path(&self) -> Option<&Path> {
+    pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    pub fn compile(&self, options: &CompileOptions) -> Compiled {
+    pub(crate) fn compile(&self, options: &CompileOptions) -> Compiled {
         let compiled = match &self.path {
             Some(path) => compile_file(path, options),
             None => compile_str("model.ron", WIDE, "", options),
@@ -60,7 +61,7 @@ impl Model {
     }
 
     /// The same options, for the devices that they name with costs that are measured now.
-    pub fn calibrated(&self, options: CompileOptions) -> CompileOptions {
+    pub(crate) fn calibrated(&self, options: CompileOptions) -> CompileOptions {
         let how = CalibrateOptions::default();
         let mut silent = |_: Progress<'_>| {};
         let found = match &self.path {
@@ -76,7 +77,7 @@ impl Model {
 }
 
 /// For one device, a request at a time.
-pub fn options() -> CompileOptions {
+pub(crate) fn options() -> CompileOptions {
     CompileOptions {
         machine: MachineChoice::Uniform(1),
         block: Some(1),
@@ -85,13 +86,24 @@ pub fn options() -> CompileOptions {
 }
 
 /// The load of the system, as all share its cores.
-pub fn load() -> String {
+pub(crate) fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
+/// What a process has computed so far, in milliseconds; 0 of one that is gone. The system counts in hundredths of a second.
+pub(crate) fn cpu_ms(process: u32) -> f64 {
+    const MS_PER_TICK: u64 = 10;
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name, in parentheses, may have spaces. Behind it come the state, as field 3, and times, as fields 14 and 15.
+    let (_, fields) = stat.rsplit_once(") ").unwrap_or_default();
+    let times = fields.split(' ').skip(11).take(2);
+    let ticks: u64 = times.map(|time| time.parse().unwrap_or(0)).sum();
+    (ticks * MS_PER_TICK) as f64
+}
+
 /// A request of zeros, as bytes both ways. It is refused if its answer would take longer than a timeout.
-pub fn request(model: &Compiled, timeout_us: Option<u64>) -> Vec<u8> {
+pub(crate) fn request(model: &Compiled, timeout_us: Option<u64>) -> Vec<u8> {
     let all = streams(&model.program.graph);
     let sources = all.iter().filter(|stream| stream.is_source);
     let mut zeros = 0;
@@ -120,7 +132,7 @@ pub fn request(model: &Compiled, timeout_us: Option<u64>) -> Vec<u8> {
 }
 
 /// The same request as lists of numbers, which any server of the protocol takes.
-pub fn list_request(model: &Compiled) -> String {
+pub(crate) fn list_request(model: &Compiled) -> String {
     let all = streams(&model.program.graph);
     let sources = all.iter().filter(|stream| stream.is_source);
     let inputs = sources.map(|stream| {
@@ -141,7 +153,7 @@ pub fn list_request(model: &Compiled) -> String {
     head + &json
 }
 
-pub fn connect(address: SocketAddr) -> TcpStream {
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("it listens");
     stream.set_nodelay(true).expect("set");
     stream

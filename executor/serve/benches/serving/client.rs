@@ -3,17 +3,17 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use super::connect;
+use super::shared::connect;
 
 /// A connection on which one request after the other is asked.
-pub struct Client {
+pub(crate) struct Client {
     stream: TcpStream,
     answer: Vec<u8>,
     filled: usize,
 }
 
 impl Client {
-    pub fn new(address: SocketAddr) -> Self {
+    pub(crate) fn new(address: SocketAddr) -> Self {
         Self {
             stream: connect(address),
             answer: vec![0; 1 << 20],
@@ -22,7 +22,7 @@ impl Client {
     }
 
     /// Asks, and reads all of the answer; its status.
-    pub fn ask(&mut self, request: &[u8]) -> u16 {
+    pub(crate) fn ask(&mut self, request: &[u8]) -> u16 {
         self.send(request);
         loop {
             if let Some(status) = self.receive() {
@@ -32,13 +32,13 @@ impl Client {
     }
 
     /// Sends a request, after all of the last answer was received.
-    pub fn send(&mut self, request: &[u8]) {
+    pub(crate) fn send(&mut self, request: &[u8]) {
         self.stream.write_all(request).expect("taken");
         self.filled = 0;
     }
 
     /// Waits for more of the answer; its status if that is all of it.
-    pub fn receive(&mut self) -> Option<u16> {
+    pub(crate) fn receive(&mut self) -> Option<u16> {
         let read = self.stream.read(&mut self.answer[self.filled..]);
         let read = read.expect("an answer");
         assert!(read > 0, "the connection was closed");
@@ -52,12 +52,12 @@ impl Client {
     }
 
     /// Where answers come.
-    pub fn stream(&self) -> &TcpStream {
+    pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
     /// The last answer's body.
-    pub fn body(&self) -> &[u8] {
+    pub(crate) fn body(&self) -> &[u8] {
         let answer = &self.answer[..self.filled];
         &answer[header_bytes(answer).expect("a whole answer")..]
     }

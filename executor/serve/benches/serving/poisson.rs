@@ -1,0 +1,304 @@
+//! Requests that come when they come: exponential gaps, at 70 % and at 150 % of what the server can answer, whether or not earlier
+//! ones are answered. Each carries a timeout, the bound that the server prints for its full queue.
+//!
+//! `ZBMD_SERVE_POISSON_S=300 cargo bench -p zbmd-serve --bench serving -- poisson [MODEL.onnx]`; 10 s a load without the variable. The model is
+//! calibrated, so that the bound counts what its kernels take here.
+//!
+//! The load is an open one: any idle connection takes the next arrival. One thread asks on all of them, so that the clients take as little of
+//! the cores as they can. There are more connections than requests can be admitted at
+//! once, so that none of them is waited for; `started late` counts requests that were sent over a millisecond after they were due. Every time counts
+//! from when its request was due: a client that is late makes the response longer and leaves no request out. A thread that does nothing but
+//! sleep to the next millisecond says how late the system wakes threads meanwhile; clients and server share its cores.
+
+use std::net::SocketAddr;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::client::Client;
+use super::common::{Models, PATIENCE, Server};
+use super::shared::{Model, load, options, request, seconds};
+
+/// Each with one request at a time. More than the queue holds, so that it can be full.
+const CONNECTIONS: u32 = 64;
+const QUEUE: &str = "32";
+/// Parts of what the server can answer.
+const LOADS: [f64; 2] = [0.7, 1.5];
+/// Connections that ask as soon as they are answered, to see what it can.
+const SATURATING: u32 = 16;
+const SATURATING_TIME: Duration = Duration::from_secs(3);
+const SEED: u64 = 24;
+/// Where a request is sent so long after it was due, a connection was waited for, or the thread of all of them was.
+const LATE_START: Duration = Duration::from_millis(1);
+/// A refusal that takes longer has cost its client time.
+const PROMPT_US: f64 = 2000.0;
+
+pub(crate) fn run() {
+    let seconds = seconds("ZBMD_SERVE_POISSON_S", 10);
+    let chosen = Model::chosen();
+    let model = chosen.compile(&chosen.calibrated(options()));
+    let models = Models::new().with("model", &model);
+    let server = models.serve(&["--queue", QUEUE]);
+    let bound_us = printed_bound_us(&server);
+    // Whoever asks for capacity takes any answer.
+    let capacity = capacity(server.address, &request(&model, None));
+    let request = request(&model, Some(bound_us));
+    println!(
+        "{}: {capacity:.0} answers/s at most; bound of a full queue of {QUEUE}: {bound_us} us; load {}",
+        chosen.name,
+        load()
+    );
+    println!(
+        "load %  offered/s  started late %  answered/s  p50 us  p99 us  p99.9 us  max us  over bound %  over with wake-up  \
+         refused %  refused p50 us  p99 us  max us  after 2 ms %  wake-up p99.9 us  max us  late by the server's clock"
+    );
+    for part in LOADS {
+        let offered = Offered {
+            rate: capacity * part,
+            time: Duration::from_secs(seconds),
+        };
+        let late_before = late_answers(&server);
+        let seen = offered.run(server.address, &request);
+        seen.print(part, bound_us as f64);
+        println!("  {:.0}", late_answers(&server) - late_before);
+    }
+    println!("load {}", load());
+}
+
+/// Answers that were later than their timeout, counted by the server from when a request's body was there.
+fn late_answers(server: &Server) -> f64 {
+    server.metric("zbmd_late_responses_total{model=\"model\"}")
+}
+
+fn printed_bound_us(server: &Server) -> u64 {
+    let config = server.get("/v2/models/model/config").json();
+    let bound = &config["parameters"]["response_bound_full_queue_ns"]["string_value"];
+    let bound_ns: u64 = bound.as_str().expect("text").parse().expect("a number");
+    bound_ns / 1000
+}
+
+/// Answers in a second to connections that never pause.
+fn capacity(address: SocketAddr, request: &[u8]) -> f64 {
+    let end = Instant::now() + SATURATING_TIME;
+    let mut at_once = std::iter::from_fn(|| {
+        let now = Instant::now();
+        (now < end).then_some(now)
+    });
+    let seen = Connections::new(address, SATURATING).ask_all(&mut at_once, request);
+    seen.answered_us.len() as f64 / SATURATING_TIME.as_secs_f64()
+}
+
+/// Requests at random times.
+struct Offered {
+    /// In a second.
+    rate: f64,
+    time: Duration,
+}
+
+impl Offered {
+    fn run(&self, address: SocketAddr, request: &[u8]) -> Seen {
+        let is_over = AtomicBool::new(false);
+        let begun = Instant::now() + Duration::from_millis(100);
+        let mut arrivals = Arrivals {
+            random: fastrand::Rng::with_seed(SEED),
+            mean_gap: 1.0 / self.rate,
+            next: begun,
+            end: begun + self.time,
+        };
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| wake_ups(&is_over));
+            let connections = Connections::new(address, CONNECTIONS);
+            let mut seen = connections.ask_all(&mut arrivals, request);
+            is_over.store(true, Ordering::Relaxed);
+            seen.wake_up_us = sleeper.join().expect("no panic");
+            seen.seconds = self.time.as_secs_f64();
+            seen.sort();
+            seen
+        })
+    }
+}
+
+/// When requests are due: a Poisson process.
+struct Arrivals {
+    random: fastrand::Rng,
+    /// In seconds.
+    mean_gap: f64,
+    next: Instant,
+    end: Instant,
+}
+
+impl Iterator for Arrivals {
+    type Item = Instant;
+
+    fn next(&mut self) -> Option<Instant> {
+        self.next += gap(&mut self.random, self.mean_gap);
+        (self.next < self.end).then_some(self.next)
+    }
+}
+
+/// Connections of one thread, each with one request at a time.
+struct Connections {
+    idle: Vec<Client>,
+    busy: Vec<Asking>,
+}
+
+/// A connection whose request is under way, and when that was due.
+struct Asking {
+    client: Client,
+    due: Instant,
+}
+
+impl Connections {
+    fn new(address: SocketAddr, count: u32) -> Self {
+        Self {
+            idle: (0..count).map(|_| Client::new(address)).collect(),
+            busy: Vec::new(),
+        }
+    }
+
+    /// Asks when it is time, on any connection that is idle, and waits for all answers.
+    fn ask_all(mut self, arrivals: &mut dyn Iterator<Item = Instant>, request: &[u8]) -> Seen {
+        wake_exactly();
+        let mut seen = Seen::default();
+        let mut next = arrivals.next();
+        while next.is_some() || !self.busy.is_empty() {
+            while let Some(due) = next.filter(|due| *due <= Instant::now())
+                && let Some(mut client) = self.idle.pop()
+            {
+                seen.started_late += usize::from(due.elapsed() > LATE_START);
+                client.send(request);
+                self.busy.push(Asking { client, due });
+                next = arrivals.next();
+            }
+
+            // Without an idle connection only an answer helps.
+            let wait = match next {
+                Some(due) if !self.idle.is_empty() => due.saturating_duration_since(Instant::now()),
+                _ => PATIENCE,
+            };
+            self.take_answers(wait, &mut seen);
+        }
+        seen
+    }
+
+    /// Takes the answers that are there, or waits for the first one for so long.
+    fn take_answers(&mut self, wait: Duration, seen: &mut Seen) {
+        let polled = self.busy.iter();
+        let mut polled: Vec<PollFd<'_>> = polled
+            .map(|asking| PollFd::new(asking.client.stream(), PollFlags::IN))
+            .collect();
+        let limit = Timespec::try_from(wait).expect("a short time");
+        poll(&mut polled, Some(&limit)).expect("sockets");
+        let is_ready: Vec<bool> = polled
+            .iter()
+            .map(|polled| !polled.revents().is_empty())
+            .collect();
+
+        for place in (0..self.busy.len()).rev().filter(|place| is_ready[*place]) {
+            let asking = &mut self.busy[place];
+            let Some(status) = asking.client.receive() else {
+                continue;
+            };
+            let response_us = asking.due.elapsed().as_secs_f64() * 1e6;
+            match status {
+                200 => seen.answered_us.push(response_us),
+                503 => seen.refused_us.push(response_us),
+                other => panic!("status {other}"),
+            }
+            self.idle.push(self.busy.swap_remove(place).client);
+        }
+    }
+}
+
+fn sleep_until(due: Instant) {
+    std::thread::sleep(due.saturating_duration_since(Instant::now()));
+}
+
+/// The system may wake a thread up to 50 us late without need, unless it is told not to.
+fn wake_exactly() {
+    rustix::thread::set_current_timer_slack(NonZero::new(1)).expect("set");
+}
+
+/// How late the system wakes a thread, in microseconds, time and again.
+fn wake_ups(is_over: &AtomicBool) -> Vec<f64> {
+    wake_exactly();
+    let mut late_us = Vec::new();
+    while !is_over.load(Ordering::Relaxed) {
+        let due = Instant::now() + Duration::from_millis(1);
+        sleep_until(due);
+        late_us.push(due.elapsed().as_secs_f64() * 1e6);
+    }
+    late_us
+}
+
+/// Exponential, in seconds of this mean.
+fn gap(random: &mut fastrand::Rng, mean: f64) -> Duration {
+    // From 0 exclusive to 1 inclusive.
+    let uniform = 1.0 - random.f64();
+    Duration::from_secs_f64(-uniform.ln() * mean)
+}
+
+/// What clients saw, in microseconds from when each request was due.
+#[derive(Default)]
+struct Seen {
+    answered_us: Vec<f64>,
+    refused_us: Vec<f64>,
+    wake_up_us: Vec<f64>,
+    /// Later than [`LATE_START`].
+    started_late: usize,
+    seconds: f64,
+}
+
+impl Seen {
+    fn sort(&mut self) {
+        for times in [
+            &mut self.answered_us,
+            &mut self.refused_us,
+            &mut self.wake_up_us,
+        ] {
+            times.sort_by(f64::total_cmp);
+        }
+    }
+
+    fn print(&self, part: f64, bound_us: f64) {
+        let asked = self.answered_us.len() + self.refused_us.len();
+        let share = |count: usize, of: usize| 100.0 * count as f64 / of.max(1) as f64;
+        let answered = &self.answered_us;
+        let refused = &self.refused_us;
+        let with_wake_up_us = bound_us + quantile(&self.wake_up_us, 1.0);
+        print!(
+            "{:6.0} {:10.0} {:15.3} {:11.0} {:7.0} {:7.0} {:9.0} {:7.0} {:13.4} {:18} {:10.2} {:15.0} {:7.0} {:7.0} {:13.2} {:17.0} {:7.0}",
+            100.0 * part,
+            asked as f64 / self.seconds,
+            share(self.started_late, asked),
+            answered.len() as f64 / self.seconds,
+            quantile(answered, 0.5),
+            quantile(answered, 0.99),
+            quantile(answered, 0.999),
+            quantile(answered, 1.0),
+            share(above(answered, bound_us), answered.len()),
+            above(answered, with_wake_up_us),
+            share(refused.len(), asked),
+            quantile(refused, 0.5),
+            quantile(refused, 0.99),
+            quantile(refused, 1.0),
+            share(above(refused, PROMPT_US), refused.len()),
+            quantile(&self.wake_up_us, 0.999),
+            quantile(&self.wake_up_us, 1.0),
+        );
+    }
+}
+
+/// Of sorted values; 0 where there are none.
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let place = (sorted.len() as f64 * part) as usize;
+    let last = sorted.len().saturating_sub(1);
+    sorted.get(place.min(last)).copied().unwrap_or(0.0)
+}
+
+/// How many of sorted values are larger.
+fn above(sorted: &[f64], limit: f64) -> usize {
+    sorted.len() - sorted.partition_point(|value| *value <= limit)
+}
