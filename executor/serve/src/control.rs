@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::readiness::Phase;
 use crate::engine::{LoadedModel, RunChoices, RunningModel};
+use crate::overrides::Overrides;
 use crate::repository::{self, LoadChoices, RepositoryError};
 use crate::say;
 
@@ -22,9 +23,17 @@ pub(crate) enum ControlError {
     #[error("failed to load or unload `{name}`: start the server with --model-control to allow it")]
     NotAllowed { name: String },
     #[error(
-        "failed to load `{name}`: the parameter `{parameter}` is not supported: a model is loaded as its file is"
+        "failed to load `{name}`: the parameter `{parameter}` is not supported: leave it out; `config` can be given"
     )]
-    Override { name: String, parameter: String },
+    Parameter { name: String, parameter: String },
+    #[error("failed to load `{name}`: the parameter `config` {what}")]
+    Config { name: String, what: String },
+    // Triton's words, which its clients look for.
+    #[error(
+        "failed to load `{name}`: failed to poll from model repository: the parameter `{parameter}` is a file, and models are made \
+         from the files of the server's folder: put it there"
+    )]
+    File { name: String, parameter: String },
     #[error("failed to load `{name}`: the folder of the server has no such model")]
     Unknown { name: String },
     #[error("failed to unload `{name}`: it is not loaded")]
@@ -43,6 +52,9 @@ pub(crate) enum ControlError {
     )]
     Bug { name: String },
 }
+
+/// A parameter of a request to load a model; its value if it is a text.
+pub(crate) type LoadParameter = (String, Option<String>);
 
 /// How models of the folder are opened and run.
 #[derive(Debug)]
@@ -76,18 +88,63 @@ impl ModelControl {
         Ok(running)
     }
 
+    /// What a client's parameters change of a model.
+    ///
+    /// # Errors
+    /// A parameter that cannot be given, or not so.
+    pub(crate) fn overrides(
+        &self,
+        name: &str,
+        parameters: Vec<LoadParameter>,
+    ) -> Result<Overrides, ControlError> {
+        let mut overrides = Overrides::default();
+        for (parameter, text) in parameters {
+            let name: String = name.chars().take(200).collect();
+            match (parameter.as_str(), text) {
+                ("config", Some(config)) => {
+                    let read = Overrides::parse(&config, self.run.queue);
+                    overrides = read.map_err(|what| ControlError::Config { name, what })?;
+                }
+                ("config", None) => {
+                    let what = "must be a text".to_owned();
+                    return Err(ControlError::Config { name, what });
+                }
+                (other, _) => {
+                    let is_file = other.starts_with("file:");
+                    let parameter = other.chars().take(200).collect();
+                    return Err(match is_file {
+                        true => ControlError::File { name, parameter },
+                        false => ControlError::Parameter { name, parameter },
+                    });
+                }
+            }
+        }
+        Ok(overrides)
+    }
+
     /// Opens a model anew, runs it and waits until it is warm. This may take long.
     ///
     /// # Errors
     /// What is wrong with the model, or with asking for it.
-    pub(crate) fn open(&self, name: &str) -> Result<Arc<RunningModel>, ControlError> {
+    pub(crate) fn open(
+        &self,
+        name: &str,
+        overrides: Overrides,
+    ) -> Result<Arc<RunningModel>, ControlError> {
         let named = || name.to_owned();
         let loaded = repository::load_one(&self.folder, name, &self.load);
         let loaded = loaded.map_err(|source| ControlError::Repository {
             name: named(),
             source,
         })?;
-        let model = loaded.ok_or_else(|| ControlError::Unknown { name: named() })?;
+        let mut model = loaded.ok_or_else(|| ControlError::Unknown { name: named() })?;
+        if overrides.max_batch > 0 {
+            let taken = model.take_batches(overrides.max_batch);
+            taken.map_err(|why| ControlError::Config {
+                name: named(),
+                what: format!("says {} for `max_batch_size`: {why}", overrides.max_batch),
+            })?;
+        }
         let running = RunningModel::start(model, self.run.clone());
         let running = running.map_err(|source| ControlError::Thread {
             name: named(),

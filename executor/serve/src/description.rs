@@ -1,8 +1,9 @@
 //! What the server says about itself and its models, whatever the protocol: names, bounds, states.
 
-use crate::engine::RunningModel;
 use crate::engine::readiness::Phase;
+use crate::engine::{LoadedModel, RunningModel};
 use crate::server::Server;
+use crate::tensor::TensorSpec;
 
 /// The server's name unless it is given another, and that of the platform of all its models.
 pub(crate) const NAME: &str = "zbmd";
@@ -20,6 +21,25 @@ pub(crate) fn extensions(server: &Server) -> Vec<&'static str> {
         extensions.push("system_shared_memory");
     }
     extensions
+}
+
+/// The shape of a tensor of requests and answers; -1 stands for the rows of a batch.
+pub(crate) fn open_shape(model: &LoadedModel, spec: &TensorSpec) -> Vec<i64> {
+    // Sizes that fit memory fit here.
+    let mut shape: Vec<i64> = spec.shape.iter().map(|size| *size as i64).collect();
+    if model.max_batch > 0 {
+        shape[0] = -1;
+    }
+    shape
+}
+
+/// The shape of what one iteration takes or gives. Where a model takes batches, that is a row: without the first dimension.
+pub(crate) fn row_shape(model: &LoadedModel, spec: &TensorSpec) -> Vec<i64> {
+    let shape = open_shape(model, spec);
+    shape
+        .into_iter()
+        .skip(usize::from(model.max_batch > 0))
+        .collect()
 }
 
 /// What a model's calendars promise, by the names that its configuration has for it.

@@ -34,7 +34,8 @@ pub(crate) struct Arrival {
 pub(crate) struct Admitted {
     running: Arc<RunningModel>,
     request: InferRequest,
-    computed: oneshot::Receiver<Computed>,
+    /// Of each iteration, in their order.
+    computed: Vec<oneshot::Receiver<Computed>>,
     arrival: Arrival,
     /// Until it was read.
     input_time: Duration,
@@ -56,6 +57,7 @@ pub(crate) fn admit(
         inputs: &model.inputs,
         outputs: &model.outputs,
         regions,
+        max_rows: model.max_rows(),
     };
     let admitted = read(tensors).map_err(Rejection::Request);
     let admitted = admitted.and_then(|request| submit(running, arrival, request));
@@ -69,8 +71,9 @@ fn submit(
 ) -> Result<Admitted, Rejection> {
     check_sequence(running, request.step.as_ref())?;
     let input_time = arrival.at.elapsed();
+    let inputs = std::mem::take(&mut request.inputs);
     let submission = Submission {
-        inputs: std::mem::take(&mut request.inputs),
+        iterations: split_rows(inputs, request.rows),
         timeout: request.timeout,
         step: request.step.clone(),
     };
@@ -82,6 +85,21 @@ fn submit(
         arrival,
         input_time,
     })
+}
+
+/// The inputs of each iteration of a batch.
+fn split_rows(inputs: Vec<Vec<u8>>, rows: usize) -> Vec<Vec<Vec<u8>>> {
+    if rows == 1 {
+        return vec![inputs];
+    }
+    let row = |row: usize| {
+        let parts = inputs.iter().map(|bytes| {
+            let row_bytes = bytes.len() / rows;
+            bytes[row * row_bytes..][..row_bytes].to_vec()
+        });
+        parts.collect()
+    };
+    (0..rows).map(row).collect()
 }
 
 /// A state belongs to a sequence, and a sequence to a model that keeps a state.
@@ -118,10 +136,14 @@ impl Admitted {
         write: impl FnOnce(&RunningModel, &InferRequest, Computed) -> Result<Answer, String>,
     ) -> Result<Answer, Rejection> {
         // Without an answer the model has failed, and says why to whoever comes next.
-        let computed = self.computed.await.map_err(|_| {
-            let why = "its run ended and is not begun anew".to_owned();
-            Rejection::Refused(Refusal::Failed { why })
-        })?;
+        let mut iterations = Vec::with_capacity(self.computed.len());
+        for computed in self.computed {
+            iterations.push(computed.await.map_err(|_| {
+                let why = "its run ended and is not begun anew".to_owned();
+                Rejection::Refused(Refusal::Failed { why })
+            })?);
+        }
+        let computed = Computed::joined(iterations);
 
         let begun = Instant::now();
         let (queued, computing) = (computed.queued, computed.computed);
@@ -140,6 +162,7 @@ impl Admitted {
             output: end - begun,
             response,
             timeout: self.request.timeout,
+            iterations: self.request.rows,
         });
         if let Some(tracer) = self.running.tracer() {
             tracer.request(RequestRecord {

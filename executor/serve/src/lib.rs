@@ -36,6 +36,7 @@ mod grpc;
 mod http;
 mod inference;
 mod otlp;
+mod overrides;
 mod protocol;
 mod repository;
 mod sequence;

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
-use crate::control::{ControlError, ModelControl};
+use crate::control::{ControlError, LoadParameter, ModelControl};
 use crate::engine::RunningModel;
 use crate::otlp::Tracer;
 use crate::shared_memory::Regions;
@@ -207,17 +207,23 @@ impl Server {
         )
     }
 
-    /// Opens a model of the folder anew. It takes the requests from then on; one of its name that was loaded answers those that it
+    /// Opens a model of the folder anew, with what the parameters change of it. It takes the requests from then on; one of its name that was loaded answers those that it
     /// admitted.
     ///
     /// # Errors
     /// Why it is not loaded. One that was loaded before goes on then.
-    pub(crate) async fn load(self: &Arc<Self>, name: &str) -> Result<(), ControlError> {
+    pub(crate) async fn load(
+        self: &Arc<Self>,
+        name: &str,
+        parameters: Vec<LoadParameter>,
+    ) -> Result<(), ControlError> {
         let name = self.check_control(name)?;
+        let overrides = self.control.overrides(&name, parameters)?;
         let _turn = self.loading.lock().await;
         let server = Arc::clone(self);
         let named = name.clone();
-        let opened = tokio::task::spawn_blocking(move || server.control.open(&named)).await;
+        let opened =
+            tokio::task::spawn_blocking(move || server.control.open(&named, overrides)).await;
         let running = opened.map_err(|_| ControlError::Bug { name: name.clone() })??;
         let mut models = self.write_models();
         models.unloaded.remove(&name);
@@ -307,8 +313,8 @@ impl Server {
         use crate::protocol::request::max_body_bytes;
 
         let models = self.models();
-        let bodies = models.iter().map(|m| max_body_bytes(&m.model.inputs));
-        bodies.max().unwrap_or(0).max(max_body_bytes(&[]))
+        let bodies = models.iter().map(|running| running.model.max_body_bytes());
+        bodies.max().unwrap_or(0).max(max_body_bytes(&[], 1))
     }
 
     pub(crate) fn counts(&self) -> &ConnectionCounts {

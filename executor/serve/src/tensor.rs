@@ -106,6 +106,15 @@ impl TensorSpec {
         }
     }
 
+    /// The tensor of so many iterations: its first dimension, which is 1 in each of them, has a row for each.
+    pub(crate) fn of_rows(&self, rows: u64) -> Self {
+        let mut batch = self.clone();
+        if let Some(first) = batch.shape.first_mut() {
+            *first = rows;
+        }
+        batch
+    }
+
     /// Elements of the tensor.
     pub(crate) fn elements(&self) -> usize {
         // Streams fit queues in memory, so the product fits too.

@@ -326,7 +326,7 @@ fn models_are_unloaded_and_loaded() {
         let asked = ModelControlRequest {
             model_name: name.to_owned(),
             parameters: parameter
-                .map(|name| (name.to_owned(), Empty {}))
+                .map(|name| (name.to_owned(), ModelControlParameter::default()))
                 .into_iter()
                 .collect(),
         };

@@ -6,8 +6,8 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{Models, SIMPLE, Server, compiled, simple_request, wait_until};
-use serde_json::json;
+use common::{Models, SIMPLE, SIMPLE_SEQUENCE, Server, compiled, simple_request, wait_until};
+use serde_json::{Value, json};
 
 const INFER: &str = "/v2/models/simple/infer";
 const LOAD: &str = "/v2/repository/models/simple/load";
@@ -103,17 +103,113 @@ fn a_model_is_unloaded_and_loaded_again() {
     assert!(status.success(), "{said}");
 }
 
+/// A request to load a model with a configuration.
+fn load_with(config: &str) -> Vec<u8> {
+    json!({"parameters": {"config": config}})
+        .to_string()
+        .into_bytes()
+}
+
+/// A request of several rows to `simple`; of each the first input counts up from its number, the second is 1.
+fn batch_request(rows: usize) -> Value {
+    let counting: Vec<usize> = (0..rows).flat_map(|row| row..row + 16).collect();
+    let input = |name: &str, data: Value| json!({"name": name, "datatype": "INT32", "shape": [rows, 16], "data": data});
+    json!({"inputs": [
+        input("INPUT0", json!(counting)),
+        input("INPUT1", json!(vec![1; rows * 16])),
+    ]})
+}
+
+#[test]
+fn a_batch_is_as_many_iterations_as_it_has_rows() {
+    let server = Models::simple().serve(&["--isolation", "threads", "--model-control"]);
+    let ask = |request: &Value| server.post(INFER, request.to_string().as_bytes());
+    let refused = ask(&batch_request(3));
+    assert_eq!(refused.status, 400);
+    assert!(refused.error().ends_with("the model takes [1, 16]"));
+
+    let reply = server.post(LOAD, &load_with("{\"max_batch_size\": \"16\"}"));
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let config = server.get("/v2/models/simple/config").json();
+    assert_eq!(config["max_batch_size"], 16);
+    assert_eq!(config["input"][0]["dims"], json!([16]));
+    let metadata = server.get("/v2/models/simple").json();
+    assert_eq!(metadata["outputs"][0]["shape"], json!([-1, 16]));
+
+    for rows in [1, 3, 16] {
+        let before = server.metric("zbmd_iterations_total{model=\"simple\"}");
+        let reply = ask(&batch_request(rows));
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let after = server.metric("zbmd_iterations_total{model=\"simple\"}");
+        assert_eq!(after - before, rows as f64);
+        let sums = &reply.json()["outputs"][0];
+        let expected: Vec<usize> = (0..rows).flat_map(|row| row + 1..row + 17).collect();
+        assert_eq!(sums["shape"], json!([rows, 16]));
+        assert_eq!(sums["data"], json!(expected));
+    }
+
+    let too_many = ask(&batch_request(17));
+    assert_eq!(too_many.status, 400);
+    assert!(
+        too_many
+            .error()
+            .ends_with("the model takes [1, 16] with up to 16 rows"),
+        "{}",
+        too_many.text()
+    );
+    let mut uneven = batch_request(3);
+    uneven["inputs"][1] = batch_request(2)["inputs"][1].clone();
+    assert_eq!(
+        ask(&uneven).error(),
+        "input `INPUT0` has 3 rows and input `INPUT1` has 2: all need as many"
+    );
+
+    // Loaded again without a configuration it is as its file is.
+    assert_eq!(server.post(LOAD, b"").status, 200);
+    assert_eq!(ask(&batch_request(3)).status, 400);
+}
+
+#[test]
+fn a_model_with_a_state_takes_no_batches() {
+    let server = Models::new()
+        .with_file("simple_sequence.ron", SIMPLE_SEQUENCE.as_bytes())
+        .serve(&[
+            "--isolation",
+            "threads",
+            "--devices",
+            "1",
+            "--model-control",
+        ]);
+    let load = "/v2/repository/models/simple_sequence/load";
+    let reply = server.post(load, &load_with("{\"max_batch_size\": 2}"));
+    assert_eq!(reply.status, 400);
+    let expected = "says 2 for `max_batch_size`: it keeps a state for each sequence";
+    assert!(reply.error().contains(expected), "{}", reply.text());
+}
+
 #[test]
 fn what_cannot_be_loaded_leaves_all_as_it_is() {
     let server = Models::simple().serve(&["--isolation", "threads", "--model-control"]);
     let body = simple_request(&[3; 16], &[5; 16]).to_string();
-    let overridden = json!({"parameters": {"config": "{\"max_batch_size\": 16}"}}).to_string();
-    let reply = server.post(LOAD, overridden.as_bytes());
+    for (config, expected) in [
+        ("{", "the parameter `config` is wrong: byte 1"),
+        ("{\"input\": []}", "the parameter `config` changes `input`"),
+        (
+            "{\"max_batch_size\": 257}",
+            "it must be a whole number up to 256",
+        ),
+    ] {
+        let reply = server.post(LOAD, &load_with(config));
+        assert_eq!(reply.status, 400, "{}", reply.text());
+        assert!(reply.error().contains(expected), "{}", reply.text());
+    }
+    let file = json!({"parameters": {"file:1/model.zbmd": "AAAA"}}).to_string();
+    let reply = server.post(LOAD, file.as_bytes());
     assert_eq!(reply.status, 400);
     assert!(
         reply
             .error()
-            .contains("the parameter `config` is not supported")
+            .contains("failed to poll from model repository")
     );
 
     let deep = "[".repeat(1000);

@@ -9,16 +9,17 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Models, SIMPLE, SIMPLE_SEQUENCE};
+use common::{Models, SIMPLE, SIMPLE_SEQUENCE, compiled};
 
 /// Programs that ask over HTTP.
-const HTTP: [&str; 6] = [
+const HTTP: [&str; 7] = [
     "simple_http_infer_client",
     "simple_http_async_infer_client",
     "simple_http_aio_infer_client",
     "simple_http_health_metadata",
     "simple_http_shm_client",
     "simple_http_sequence_sync_infer_client",
+    "reuse_infer_objects_client",
 ];
 
 /// Programs that ask over gRPC.
@@ -36,8 +37,14 @@ const GRPC: [&str; 11] = [
     "grpc_explicit_int_content_client",
 ];
 
+/// Programs that load and unload models, and how many models they want to find.
+const MODEL_CONTROL: [(&str, usize); 2] = [
+    ("simple_http_model_control", 7),
+    ("simple_grpc_model_control", 8),
+];
+
 /// Programs that cannot pass, and why.
-const EXCLUDED: [(&str, &str); 15] = [
+const EXCLUDED: [(&str, &str); 14] = [
     (
         "simple_http_string_infer_client",
         "BYTES: zbmd has no strings",
@@ -64,10 +71,6 @@ const EXCLUDED: [(&str, &str); 15] = [
     ),
     ("simple_http_cudashm_client", "memory of a GPU"),
     ("simple_grpc_cudashm_client", "memory of a GPU"),
-    (
-        "simple_http_model_control, simple_grpc_model_control",
-        "eight models, and a configuration in the request, which is refused by name",
-    ),
 ];
 
 fn python() -> Option<String> {
@@ -139,5 +142,24 @@ fn the_example_programs_pass() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     for (program, why) in EXCLUDED {
         println!("not run: {program}: {why}");
+    }
+}
+
+#[test]
+fn the_example_programs_of_model_control_pass() {
+    let (Some(python), Some(folder)) = (python(), examples()) else {
+        return;
+    };
+    for (program, models) in MODEL_CONTROL {
+        let others = (1..models).fold(Models::simple(), |all, number| {
+            all.with(&format!("other_{number}"), &compiled(SIMPLE, 1, 1))
+        });
+        let server = others.serve(&["--isolation", "threads", "--model-control"]);
+        let address = match program.contains("grpc") {
+            true => server.grpc_address(),
+            false => server.address,
+        };
+        let failure = run(&python, &folder, program, &address.to_string());
+        assert!(failure.is_none(), "{}", failure.unwrap_or_default());
     }
 }

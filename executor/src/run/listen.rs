@@ -1,6 +1,7 @@
 //! The thread that listens to one worker's process: it launches it, hands on what it reports, and waits for its end. It is
 //! the only one that ever waits for the process.
 
+use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use zbmd_ir::DeviceId;
@@ -25,26 +26,28 @@ pub(crate) fn listen(
     role: &Mutex<ProcessRole>,
     events: &EventSender<WorkerEvent>,
 ) {
-    let mut announced_exit = None;
-    let process_exit = listener.listen(|reply| match reply {
-        WorkerReply::Leaving(exit) => announced_exit = Some(exit),
+    let announced_exit = Cell::new(None);
+    let answer = |reply| match reply {
+        WorkerReply::Leaving(exit) => announced_exit.set(Some(exit)),
         reply => {
             if let Some(event) = event_of(device, role, reply) {
                 events.send(event);
             }
         }
-    });
-    let exit = announced_exit.unwrap_or_else(|| seen_exit(process_exit));
-
-    let mut role = lock(role);
-    role.is_gone = true;
-    events.send(match role.generation {
-        Some(generation) => WorkerEvent::Gone {
-            device,
-            generation,
-            exit,
-        },
-        None => WorkerEvent::StandbyGone,
+    };
+    listener.listen(answer, |process_exit| {
+        let exit = announced_exit.take();
+        let exit = exit.unwrap_or_else(|| seen_exit(process_exit));
+        let mut role = lock(role);
+        role.is_gone = true;
+        events.send(match role.generation {
+            Some(generation) => WorkerEvent::Gone {
+                device,
+                generation,
+                exit,
+            },
+            None => WorkerEvent::StandbyGone,
+        });
     });
 }
 

@@ -177,7 +177,9 @@ impl ProcessPool {
             queues: &self.queues,
             options: context.options,
         };
-        let (process, listener) = WorkerProcess::plan(self.program.as_deref(), &launch, device)?;
+        let (process, mut listener) =
+            WorkerProcess::plan(self.program.as_deref(), &launch, device)?;
+        listener.holds_gpu = context.modes.iter().any(|loaded| loaded.is_gpu(device));
 
         let events = context.events.clone();
         let role = Arc::clone(role);

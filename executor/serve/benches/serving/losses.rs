@@ -1,7 +1,8 @@
 //! Workers die again and again under load: how many requests fail, and how much longer answers take.
 //!
-//! `ZBMD_SERVE_LOSSES_S=300 cargo bench -p zbmd-serve --bench serving -- losses [wide|pipeline|speakers]`; 20 s a case without the variable. Of a case,
-//! turns without losses and turns with them alternate, each as long in all, so that whatever else the machine does meets both.
+//! `ZBMD_SERVE_LOSSES_S=300 cargo bench -p zbmd-serve --bench serving -- losses [wide|pipeline|speakers]`; 20 s a case without the
+//! variable. Of a case, turns without losses and turns with them alternate, each as long in all, so that whatever else the machine does
+//! meets both.
 //!
 //! | case | what asks |
 //! |---|---|
@@ -9,8 +10,8 @@
 //! | `pipeline` | the same of two workers |
 //! | `speakers` | 16 sequences of the voice detector at once (with the shared data, `ZBMD_DATA`) |
 //!
-//! Every two seconds the worker that computed most since the last loss is killed; processes that only stand by are spared. Answers are compared with those of
-//! a run without a server, bit by bit; an answer that is an error or has other bits counts as failed.
+//! Every two seconds the worker that computed most since the last loss is killed; processes that only stand by are spared. Answers
+//! are compared with those of a run without a server, bit by bit; an answer that is an error or has other bits counts as failed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,6 +90,13 @@ impl Case {
              {} runs were begun anew",
             self.metric("zbmd_run_restarts_total")
         );
+        // More than were killed are false alarms.
+        let metrics = self.server.get("/metrics").text();
+        for line in metrics.lines() {
+            if line.starts_with("zbmd_worker_losses_total{") {
+                println!("           {line}");
+            }
+        }
     }
 
     fn metric(&self, name: &str) -> f64 {

@@ -21,8 +21,8 @@ pub(crate) type Inputs = Arc<Vec<Vec<u8>>>;
 /// A request that asks to be let in.
 #[derive(Debug, Default)]
 pub(crate) struct Submission {
-    /// The bytes of each input, in the model's order.
-    pub(crate) inputs: Vec<Vec<u8>>,
+    /// Of each iteration the bytes of each input, in the model's order. One iteration, unless it is a batch.
+    pub(crate) iterations: Vec<Vec<Vec<u8>>>,
     /// It is refused if it cannot be answered within this time.
     pub(crate) timeout: Option<Duration>,
     /// Without one it begins with the model's initial state, and leaves none.
@@ -40,6 +40,23 @@ pub(crate) struct Computed {
     pub(crate) computed: Duration,
     /// What the response was to take as a rule when it was admitted.
     pub(crate) usual: Duration,
+}
+
+impl Computed {
+    /// What the iterations of one request gave together, in their order.
+    pub(crate) fn joined(iterations: Vec<Self>) -> Self {
+        let mut iterations = iterations.into_iter();
+        let mut joined = iterations.next().expect("a request has an iteration");
+        for next in iterations {
+            for (tensor, row) in joined.tensors.iter_mut().zip(next.tensors) {
+                tensor.extend_from_slice(&row);
+            }
+            let end = next.queued + next.computed;
+            joined.computed = end.saturating_sub(joined.queued);
+            joined.usual = next.usual;
+        }
+        joined
+    }
 }
 
 /// Why a request is not admitted.
@@ -205,14 +222,15 @@ impl Admission {
         self.state().sequences.count(Instant::now())
     }
 
-    /// Admits a request, if it can be answered in time. `is_running` says whether a plan runs now.
+    /// Admits a request, all of its iterations or none, if it can be answered in time; what each iteration gives. `is_running` says
+    /// whether a plan runs now.
     pub(crate) fn submit(
         &self,
         submission: Submission,
         is_running: bool,
-    ) -> Result<oneshot::Receiver<Computed>, Refusal> {
+    ) -> Result<Vec<oneshot::Receiver<Computed>>, Refusal> {
         let Submission {
-            inputs,
+            iterations,
             timeout,
             step,
         } = submission;
@@ -224,7 +242,8 @@ impl Admission {
             return Err(Refusal::Draining);
         }
         let ahead = (state.waiting.len() + state.under_way.len()) as u64;
-        if state.waiting.len() >= self.limit {
+        // A batch has no more iterations than the queue has places, so it finds room in the end.
+        if state.waiting.len() + iterations.len() > self.limit {
             return Err(Refusal::Full {
                 limit: self.limit,
                 wait: self.measured.usual(self.planned, ahead),
@@ -232,36 +251,41 @@ impl Admission {
         }
         let measured = &self.measured;
         let turns = turns(&state, step.as_ref());
+        let last = ahead + iterations.len().saturating_sub(1) as u64;
         if let Some(timeout) = timeout {
             if !is_running {
                 return Err(Refusal::NotRunning);
             }
-            let bound = |ahead| measured.bound(self.planned, ahead);
-            let expected = bound(ahead).max(bound(0).saturating_mul(turns));
+            let bound = |ahead| measured.bound(self.planned, ahead, timeout);
+            let expected = bound(last).max(bound(0).saturating_mul(turns));
             if expected > timeout {
                 return Err(Refusal::TooLate { expected, timeout });
             }
         }
 
         let usual = |ahead| measured.usual(self.planned, ahead);
-        let usual = usual(ahead).max(usual(0).saturating_mul(turns));
-        let (answer, receiver) = oneshot::channel();
+        let shortest = usual(0).saturating_mul(turns);
         let now = Instant::now();
         if let Some(step) = &step {
             state.sequences.admit(step, now)?;
         }
-        state.waiting.push_back(Pending {
-            inputs: Arc::new(inputs),
-            step,
-            answer,
-            admitted: now,
-            begun: now,
-            is_alone: ahead == 0,
-            usual,
-        });
+        let mut answers = Vec::with_capacity(iterations.len());
+        for (ahead, inputs) in (ahead..).zip(iterations) {
+            let (answer, receiver) = oneshot::channel();
+            state.waiting.push_back(Pending {
+                inputs: Arc::new(inputs),
+                step: step.clone(),
+                answer,
+                admitted: now,
+                begun: now,
+                is_alone: ahead == 0,
+                usual: usual(ahead).max(shortest),
+            });
+            answers.push(receiver);
+        }
         drop(state);
         self.changed.notify_all();
-        Ok(receiver)
+        Ok(answers)
     }
 
     /// What the run is to compute next; waits for it. What is returned counts as pushed.
@@ -310,8 +334,13 @@ impl Admission {
         }
         state.request_count -= 1;
         state.last_answer = Some(now);
+        // The next request of its sequence can be computed, or nothing is left to do. Nothing else that is waited for has changed, and a
+        // thread that is woken for nothing takes the processor from whoever has work.
+        let is_awaited = pending.step.is_some() || state.is_drained();
         drop(state);
-        self.changed.notify_all();
+        if is_awaited {
+            self.changed.notify_all();
+        }
 
         self.measure(&pending, now, last_answer);
         let computed = Computed {
@@ -388,7 +417,7 @@ impl Admission {
         self.changed.notify_all();
     }
 
-    /// Waits so long at most until all that was admitted is answered; whether it is.
+    /// After [`Self::drain`], waits so long at most until all that was admitted is answered; whether it is.
     pub(crate) fn wait_until_idle(&self, limit: Duration) -> bool {
         let is_busy = |state: &mut QueueState| !state.is_idle();
         let waited = self

@@ -27,7 +27,7 @@ fn queue(limit: usize, planned: PlannedPace) -> Admission {
 
 fn submission(number: u8, timeout: Option<Duration>) -> Submission {
     Submission {
-        inputs: inputs(number),
+        iterations: vec![inputs(number)],
         timeout,
         step: None,
     }
@@ -36,13 +36,25 @@ fn submission(number: u8, timeout: Option<Duration>) -> Submission {
 /// A request of a sequence.
 fn step(number: u8, sequence: u64, is_start: bool) -> Submission {
     Submission {
-        inputs: inputs(number),
+        iterations: vec![inputs(number)],
         timeout: None,
         step: Some(SequenceStep {
             id: SequenceId::Number(sequence),
             is_start,
             is_end: false,
         }),
+    }
+}
+
+impl Admission {
+    /// Admits a request of one iteration.
+    fn submit_one(
+        &self,
+        submission: Submission,
+        is_running: bool,
+    ) -> Result<oneshot::Receiver<Computed>, Refusal> {
+        let answers = self.submit(submission, is_running);
+        answers.map(|mut answers| answers.remove(0))
     }
 }
 
@@ -57,8 +69,12 @@ fn request_with(number: u8, state: u8) -> Work {
 #[test]
 fn answers_go_to_their_requests_in_order() {
     let admission = queue(4, SINGLE);
-    let mut first = admission.submit(submission(1, NONE), true).expect("room");
-    let mut second = admission.submit(submission(2, NONE), true).expect("room");
+    let mut first = admission
+        .submit_one(submission(1, NONE), true)
+        .expect("room");
+    let mut second = admission
+        .submit_one(submission(2, NONE), true)
+        .expect("room");
     assert_eq!(
         (admission.next_work(), admission.next_work()),
         (request(1), request(2))
@@ -72,6 +88,41 @@ fn answers_go_to_their_requests_in_order() {
 }
 
 #[test]
+fn a_batch_is_admitted_whole_or_not_at_all() {
+    let admission = queue(4, SINGLE);
+    let batch = |first: u8, timeout| Submission {
+        iterations: (first..first + 3).map(inputs).collect(),
+        timeout,
+        step: None,
+    };
+    // The last of three is answered after four periods of a millisecond.
+    let short = Some(Duration::from_micros(3900));
+    let refused = admission.submit(batch(1, short), true).expect_err("late");
+    assert!(matches!(refused, Refusal::TooLate { .. }), "{refused}");
+    let enough = Some(Duration::from_millis(4));
+    let answers = admission.submit(batch(1, enough), true).expect("room");
+    let full = admission.submit(batch(4, NONE), true).expect_err("full");
+    assert!(matches!(full, Refusal::Full { limit: 4, .. }), "{full}");
+    let mut single = admission
+        .submit_one(submission(4, NONE), true)
+        .expect("room");
+
+    for number in 1..=4 {
+        assert_eq!(admission.next_work(), request(number));
+        admission.finish_next(&[vec![number * 10], vec![number]], &[]);
+    }
+    let rows = answers
+        .into_iter()
+        .map(|mut row| row.try_recv().expect("answered"));
+    let joined = Computed::joined(rows.collect());
+    assert_eq!(joined.tensors, [vec![10, 20, 30], vec![1, 2, 3]]);
+    assert_eq!(
+        single.try_recv().expect("answered").tensors,
+        [vec![40], vec![4]]
+    );
+}
+
+#[test]
 fn empty_iterations_follow_the_last_request_only() {
     let pipeline = PlannedPace {
         block: 1,
@@ -79,12 +130,16 @@ fn empty_iterations_follow_the_last_request_only() {
         period_ns: 10,
     };
     let admission = queue(4, pipeline);
-    let mut first = admission.submit(submission(1, NONE), true).expect("room");
+    let mut first = admission
+        .submit_one(submission(1, NONE), true)
+        .expect("room");
     assert_eq!(
         (admission.next_work(), admission.next_work()),
         (request(1), Work::Filler)
     );
-    let mut second = admission.submit(submission(2, NONE), true).expect("room");
+    let mut second = admission
+        .submit_one(submission(2, NONE), true)
+        .expect("room");
     let next_three = [(); 3].map(|()| admission.next_work());
     assert_eq!(next_three, [request(2), Work::Filler, Work::Filler]);
     for number in [10, 0, 20, 0, 0] {
@@ -100,7 +155,7 @@ fn what_cannot_be_in_time_is_refused_at_once() {
     // A border and its own period.
     let short = Some(Duration::from_micros(1999));
     let refusal = admission
-        .submit(submission(1, short), true)
+        .submit_one(submission(1, short), true)
         .expect_err("2 ms are needed");
     assert_eq!(
         refusal.to_string(),
@@ -108,20 +163,20 @@ fn what_cannot_be_in_time_is_refused_at_once() {
     );
     let enough = Some(Duration::from_millis(2));
     let _first = admission
-        .submit(submission(1, enough), true)
+        .submit_one(submission(1, enough), true)
         .expect("in time");
     assert!(matches!(
-        admission.submit(submission(2, enough), true),
+        admission.submit_one(submission(2, enough), true),
         Err(Refusal::TooLate { .. })
     ));
-    let no_plan = admission.submit(submission(2, Some(Duration::from_secs(9))), false);
+    let no_plan = admission.submit_one(submission(2, Some(Duration::from_secs(9))), false);
     assert_eq!(no_plan.expect_err("no bound"), Refusal::NotRunning);
 
     let _second = admission
-        .submit(submission(2, NONE), false)
+        .submit_one(submission(2, NONE), false)
         .expect("it waits");
     let full = admission
-        .submit(submission(3, NONE), true)
+        .submit_one(submission(3, NONE), true)
         .expect_err("two wait");
     assert!(matches!(full, Refusal::Full { limit: 2, .. }), "{full}");
 }
@@ -132,7 +187,7 @@ fn what_was_under_way_is_computed_again_in_order() {
     let mut answers: Vec<_> = (1..=3)
         .map(|number| {
             admission
-                .submit(submission(number, NONE), true)
+                .submit_one(submission(number, NONE), true)
                 .expect("room")
         })
         .collect();
@@ -163,10 +218,12 @@ fn what_was_under_way_is_computed_again_in_order() {
 #[test]
 fn a_drain_ends_when_all_is_answered() {
     let admission = queue(4, SINGLE);
-    let mut answer = admission.submit(submission(1, NONE), true).expect("room");
+    let mut answer = admission
+        .submit_one(submission(1, NONE), true)
+        .expect("room");
     admission.drain();
     let refusal = admission
-        .submit(submission(2, NONE), true)
+        .submit_one(submission(2, NONE), true)
         .expect_err("draining");
     assert_eq!(refusal, Refusal::Draining);
     assert_eq!(admission.next_work(), request(1));
@@ -180,7 +237,9 @@ fn a_drain_ends_when_all_is_answered() {
 fn nothing_follows_the_last_answer_of_a_drain() {
     let blocks_of_four = PlannedPace { block: 4, ..SINGLE };
     let admission = queue(4, blocks_of_four);
-    let _answer = admission.submit(submission(1, NONE), true).expect("room");
+    let _answer = admission
+        .submit_one(submission(1, NONE), true)
+        .expect("room");
     assert_eq!(
         (admission.next_work(), admission.next_work()),
         (request(1), Work::Filler)
@@ -196,19 +255,27 @@ fn nothing_follows_the_last_answer_of_a_drain() {
 #[test]
 fn a_client_that_went_away_costs_nothing() {
     let admission = queue(4, SINGLE);
-    drop(admission.submit(submission(1, NONE), true).expect("room"));
-    let _kept = admission.submit(submission(2, NONE), true).expect("room");
+    drop(
+        admission
+            .submit_one(submission(1, NONE), true)
+            .expect("room"),
+    );
+    let _kept = admission
+        .submit_one(submission(2, NONE), true)
+        .expect("room");
     assert_eq!(admission.next_work(), request(2));
 }
 
 #[test]
 fn a_failure_is_told_to_all() {
     let admission = queue(4, SINGLE);
-    let mut waits = admission.submit(submission(1, NONE), true).expect("room");
+    let mut waits = admission
+        .submit_one(submission(1, NONE), true)
+        .expect("room");
     admission.fail("no device".to_owned());
     assert!(waits.try_recv().is_err());
     let refusal = admission
-        .submit(submission(2, NONE), true)
+        .submit_one(submission(2, NONE), true)
         .expect_err("failed");
     assert_eq!(refusal.to_string(), "the model failed: no device");
 }
@@ -216,7 +283,7 @@ fn a_failure_is_told_to_all() {
 #[test]
 fn requests_of_a_sequence_wait_for_each_other_and_those_of_others_pass() {
     let admission = queue(8, SINGLE);
-    let submit = |submission| admission.submit(submission, true).expect("room");
+    let submit = |submission| admission.submit_one(submission, true).expect("room");
     let answers = [
         submit(step(1, 7, true)),
         submit(step(2, 7, false)),
@@ -246,10 +313,14 @@ fn requests_of_a_sequence_wait_for_each_other_and_those_of_others_pass() {
 #[test]
 fn a_step_is_computed_even_if_its_client_has_gone() {
     let admission = queue(8, SINGLE);
-    let started = admission.submit(step(1, 7, true), true).expect("room");
+    let started = admission.submit_one(step(1, 7, true), true).expect("room");
     drop(started);
-    drop(admission.submit(submission(2, NONE), true).expect("room"));
-    let _next = admission.submit(step(3, 7, false), true).expect("room");
+    drop(
+        admission
+            .submit_one(submission(2, NONE), true)
+            .expect("room"),
+    );
+    let _next = admission.submit_one(step(3, 7, false), true).expect("room");
     assert_eq!(admission.next_work(), request_with(1, 0));
     admission.finish_next(&[vec![10]], &inputs(100));
     assert_eq!(admission.next_work(), request_with(3, 100));
@@ -258,13 +329,15 @@ fn a_step_is_computed_even_if_its_client_has_gone() {
 #[test]
 fn a_timeout_counts_the_steps_before_it() {
     let admission = queue(8, SINGLE);
-    let _started = admission.submit(step(1, 7, true), true).expect("room");
+    let _started = admission.submit_one(step(1, 7, true), true).expect("room");
     let in_time = |limit_ms| Submission {
         timeout: Some(Duration::from_millis(limit_ms)),
         ..step(2, 7, false)
     };
     // Two responses of 2 ms each; of another sequence, it would be a border and two periods.
-    let refusal = admission.submit(in_time(3), true).expect_err("too late");
+    let refusal = admission
+        .submit_one(in_time(3), true)
+        .expect_err("too late");
     assert!(matches!(refusal, Refusal::TooLate { .. }), "{refusal}");
-    let _second = admission.submit(in_time(4), true).expect("in time");
+    let _second = admission.submit_one(in_time(4), true).expect("in time");
 }

@@ -10,6 +10,7 @@ use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{Graph, Program, carried_states};
 
 use super::pace::PlannedPace;
+use crate::protocol::request::max_body_bytes;
 use crate::tensor::TensorSpec;
 
 /// Why a bundle is not served.
@@ -80,6 +81,8 @@ pub(crate) struct LoadedModel {
     /// What it keeps for each sequence of requests; not among inputs and outputs.
     pub(crate) carried: Vec<CarriedTensor>,
     pub(crate) planned: PlannedPace,
+    /// Rows of a request, at most, each of which is an iteration; 0 if requests are single iterations and have no rows.
+    pub(crate) max_batch: u32,
 }
 
 impl LoadedModel {
@@ -136,7 +139,40 @@ impl LoadedModel {
             planned: PlannedPace::of(engine.program()),
             carried,
             engine,
+            max_batch: 0,
         })
+    }
+
+    /// Takes requests of several iterations: the first dimension of each tensor, which must be 1, becomes the number of rows.
+    ///
+    /// # Errors
+    /// Why the model takes none.
+    pub(crate) fn take_batches(&mut self, max_batch: u32) -> Result<(), String> {
+        if !self.carried.is_empty() {
+            return Err(
+                "it keeps a state for each sequence, whose requests are single iterations"
+                    .to_owned(),
+            );
+        }
+        let mut tensors = self.inputs.iter().chain(&self.outputs);
+        if let Some(spec) = tensors.find(|spec| spec.shape[0] != 1) {
+            return Err(format!(
+                "rows need a first dimension of 1, and `{}` has the shape {:?}",
+                spec.name, spec.shape
+            ));
+        }
+        self.max_batch = max_batch;
+        Ok(())
+    }
+
+    /// Rows of a request, at most.
+    pub(crate) fn max_rows(&self) -> u32 {
+        self.max_batch.max(1)
+    }
+
+    /// The longest body of a sensible request.
+    pub(crate) fn max_body_bytes(&self) -> usize {
+        max_body_bytes(&self.inputs, self.max_rows())
     }
 }
 

@@ -105,12 +105,22 @@ impl MeasuredPace {
         Duration::from_nanos(planned_ns.max(alone_ns.saturating_add(waiting_ns)))
     }
 
-    /// How long a response takes but for rare ones: as a rule, and what responses took longer than that lately. With nothing
-    /// before it, as short as it ever was: a slow moment must not have all that follows refused, as nothing would be measured then.
-    pub(crate) fn bound(&self, planned: PlannedPace, iterations_ahead: u64) -> Duration {
+    /// How long a response with a timeout takes but for rare ones: as a rule, and what responses took longer than that lately, but no
+    /// more of that than half the timeout. Where the system lets threads wait as long as clients do, as many answers are late with a
+    /// short queue as without one: refusing what finds a short queue would keep no promise. With nothing before it, as short as it ever
+    /// was: a slow moment must not have all that follows refused, as nothing would be measured then.
+    pub(crate) fn bound(
+        &self,
+        planned: PlannedPace,
+        iterations_ahead: u64,
+        timeout: Duration,
+    ) -> Duration {
         match iterations_ahead {
             0 => Duration::from_nanos(planned.response_ns(0).max(self.shortest_ns())),
-            _ => self.usual(planned, iterations_ahead) + self.overrun.margin(),
+            _ => {
+                let margin = self.overrun.margin().min(timeout / 2);
+                self.usual(planned, iterations_ahead) + margin
+            }
         }
     }
 }
@@ -216,20 +226,22 @@ mod tests {
         };
         let measured = MeasuredPace::default();
         let usual = micros(3000);
-        assert_eq!(measured.bound(pace, 1), usual);
+        let long = micros(100_000);
+        assert_eq!(measured.bound(pace, 1, long), usual);
         for _ in 0..200 {
             measured.responded(micros(3500), usual);
         }
-        let steady = measured.bound(pace, 1);
+        let steady = measured.bound(pace, 1, long);
         assert!((micros(3490)..micros(3510)).contains(&steady), "{steady:?}");
 
         // One that stands out counts for a while.
         measured.responded(micros(7500), usual);
-        assert!(measured.bound(pace, 1) > micros(7000));
-        assert_eq!(measured.bound(pace, 0), micros(2000));
+        assert!(measured.bound(pace, 1, long) > micros(7000));
+        assert_eq!(measured.bound(pace, 1, micros(5000)), usual + micros(2500));
+        assert_eq!(measured.bound(pace, 0, long), micros(2000));
         for _ in 0..200 {
             measured.responded(micros(2000), usual);
         }
-        assert_eq!(measured.bound(pace, 1), usual);
+        assert_eq!(measured.bound(pace, 1, long), usual);
     }
 }

@@ -138,14 +138,14 @@ impl RunningModel {
             .response_ns(self.admission.limit() as u64)
     }
 
-    /// Lets a request in.
+    /// Lets a request in; what each of its iterations gives.
     ///
     /// # Errors
     /// Why it would not be answered, or not in time.
     pub(crate) fn submit(
         &self,
         submission: Submission,
-    ) -> Result<oneshot::Receiver<Computed>, Refusal> {
+    ) -> Result<Vec<oneshot::Receiver<Computed>>, Refusal> {
         let is_running = self.readiness.is_running();
         self.admission.submit(submission, is_running)
     }
@@ -166,11 +166,14 @@ impl RunningModel {
         for _ in 0..WARM_UP_REQUESTS {
             // One that is refused, or not answered, comes from a model that ends.
             let empty = Submission {
-                inputs: self.zeros(),
+                iterations: vec![self.zeros()],
                 ..Submission::default()
             };
-            let answer = self.admission.submit(empty, true).ok();
-            let is_answered = answer.is_some_and(|answer| answer.blocking_recv().is_ok());
+            let answers = self.admission.submit(empty, true).unwrap_or_default();
+            let mut answers = answers.into_iter();
+            let is_answered = answers
+                .next()
+                .is_some_and(|answer| answer.blocking_recv().is_ok());
             if !is_answered || begun.elapsed() > WARM_UP_LIMIT {
                 return;
             }

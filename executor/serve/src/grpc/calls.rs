@@ -27,7 +27,7 @@ use crate::protocol::messages::{
     Empty, InferOutputTensor, ModelInferRequest, ModelInferResponse, ModelReadyResponse,
     ModelRequest, RepositoryIndexRequest, ServerLiveResponse, ServerReadyResponse,
 };
-use crate::protocol::request::{InferRequest, OutputForm, Tensors, WantedOutput};
+use crate::protocol::request::{InferRequest, OutputForm, Tensors, WantedOutput, of_batch};
 use crate::server::Server;
 
 /// What a client waits before it tries again, by its own rules for calls that were refused.
@@ -252,7 +252,7 @@ fn response_message(
         let spec = &model.outputs[*index];
         // No output is wanted twice.
         let mut tensor = std::mem::take(&mut tensors[*index]);
-        let mut output = InferOutputTensor::of(spec);
+        let mut output = InferOutputTensor::of(&of_batch(spec, request.rows));
         if let OutputForm::Region(part) = form {
             let written = part.write(&tensor);
             written.map_err(|failed| format!("output `{}`: {failed}", spec.name))?;

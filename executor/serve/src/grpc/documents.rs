@@ -3,8 +3,10 @@
 use tonic::Status;
 
 use super::calls::find;
-use crate::description::{NAME, extensions, plan_parameters, repository_state};
-use crate::engine::RunningModel;
+use crate::description::{
+    NAME, extensions, open_shape, plan_parameters, repository_state, row_shape,
+};
+use crate::engine::{LoadedModel, RunningModel};
 use crate::protocol::answer::VERSION;
 use crate::protocol::messages::{
     InferOutputTensor, InferParameter, InferStatistics, ModelConfig, ModelConfigResponse,
@@ -26,11 +28,11 @@ pub(super) fn server(server: &Server) -> ServerMetadataResponse {
 }
 
 impl TensorMetadata {
-    pub(super) fn of(spec: &TensorSpec) -> Self {
+    fn of(model: &LoadedModel, spec: &TensorSpec) -> Self {
         Self {
             name: spec.name.clone(),
             datatype: spec.datatype.name().to_owned(),
-            shape: sizes(spec),
+            shape: open_shape(model, spec),
         }
     }
 }
@@ -40,7 +42,7 @@ impl InferOutputTensor {
         Self {
             name: spec.name.clone(),
             datatype: spec.datatype.name().to_owned(),
-            shape: sizes(spec),
+            shape: spec.shape.iter().map(|size| *size as i64).collect(),
             parameters: Parameters::new(),
         }
     }
@@ -62,20 +64,16 @@ impl InferOutputTensor {
     }
 }
 
-/// Sizes that fit memory fit here.
-fn sizes(spec: &TensorSpec) -> Vec<i64> {
-    spec.shape.iter().map(|size| *size as i64).collect()
-}
-
 /// Model metadata.
 pub(super) fn model(running: &RunningModel) -> ModelMetadataResponse {
     let model = &running.model;
+    let tensor = |spec: &TensorSpec| TensorMetadata::of(model, spec);
     ModelMetadataResponse {
         name: model.name.clone(),
         versions: vec![VERSION.to_owned()],
         platform: NAME.to_owned(),
-        inputs: model.inputs.iter().map(TensorMetadata::of).collect(),
-        outputs: model.outputs.iter().map(TensorMetadata::of).collect(),
+        inputs: model.inputs.iter().map(tensor).collect(),
+        outputs: model.outputs.iter().map(tensor).collect(),
     }
 }
 
@@ -85,12 +83,12 @@ pub(super) fn config(running: &RunningModel) -> ModelConfigResponse {
     let input = |spec: &TensorSpec| ModelInput {
         name: spec.name.clone(),
         data_type: config_type(spec.datatype),
-        dims: sizes(spec),
+        dims: row_shape(model, spec),
     };
     let output = |spec: &TensorSpec| ModelOutput {
         name: spec.name.clone(),
         data_type: config_type(spec.datatype),
-        dims: sizes(spec),
+        dims: row_shape(model, spec),
     };
     let parameter = |(name, value): (&str, u64)| {
         let string_value = value.to_string();
@@ -100,7 +98,7 @@ pub(super) fn config(running: &RunningModel) -> ModelConfigResponse {
         name: model.name.clone(),
         platform: NAME.to_owned(),
         backend: NAME.to_owned(),
-        max_batch_size: 0,
+        max_batch_size: i32::try_from(model.max_batch).unwrap_or(i32::MAX),
         input: model.inputs.iter().map(input).collect(),
         output: model.outputs.iter().map(output).collect(),
         parameters: plan_parameters(running).map(parameter).into(),
@@ -159,8 +157,8 @@ fn model_statistics(running: &RunningModel) -> ModelStatistics {
         name: running.model.name.clone(),
         version: VERSION.to_owned(),
         last_inference: stats.last_ms(),
-        inference_count: stats.success.count(),
-        execution_count: stats.success.count(),
+        inference_count: stats.iterations(),
+        execution_count: stats.iterations(),
         inference_stats: Some(InferStatistics {
             success: timed(&stats.success),
             fail: timed(&stats.fail),

@@ -13,14 +13,9 @@ pub(super) async fn load(
     server: &Arc<Server>,
     asked: ModelControlRequest,
 ) -> Result<Empty, Status> {
-    let outcome = match asked.parameters.into_keys().next() {
-        Some(parameter) => Err(ControlError::Override {
-            name: asked.model_name.chars().take(200).collect(),
-            parameter: parameter.chars().take(200).collect(),
-        }),
-        None => server.load(&asked.model_name).await,
-    };
-    done(outcome)
+    let parameters = asked.parameters.into_iter();
+    let parameters = parameters.map(|(name, value)| (name, value.text));
+    done(server.load(&asked.model_name, parameters.collect()).await)
 }
 
 /// Answers a request to unload a model. No model depends on another, so no parameter matters.
@@ -39,7 +34,11 @@ fn done(outcome: Result<(), ControlError>) -> Result<Empty, Status> {
     Err(match failure {
         ControlError::NotAllowed { .. } => Status::permission_denied(what),
         ControlError::Unknown { .. } | ControlError::NotLoaded { .. } => Status::not_found(what),
-        ControlError::Override { .. } => Status::invalid_argument(what),
+        ControlError::Parameter { .. } | ControlError::Config { .. } => {
+            Status::invalid_argument(what)
+        }
+        // As Triton has it, whose clients look for it.
+        ControlError::File { .. } => Status::internal(what),
         ControlError::Repository { .. } => Status::failed_precondition(what),
         ControlError::NotReady { .. } | ControlError::Thread { .. } => Status::unavailable(what),
         ControlError::Bug { .. } => Status::internal(what),

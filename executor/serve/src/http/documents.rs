@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::description::{NAME, extensions, plan_parameters, repository_state};
+use crate::description::{
+    NAME, extensions, open_shape, plan_parameters, repository_state, row_shape,
+};
 use crate::engine::RunningModel;
 use crate::protocol::answer::VERSION;
 use crate::server::Server;
@@ -22,8 +24,8 @@ pub(super) fn server(server: &Server) -> Value {
 
 /// Model metadata.
 pub(super) fn model(running: &RunningModel) -> Value {
-    let tensor = |spec: &TensorSpec| json!({"name": spec.name, "datatype": spec.datatype.name(), "shape": spec.shape});
     let model = &running.model;
+    let tensor = |spec: &TensorSpec| json!({"name": spec.name, "datatype": spec.datatype.name(), "shape": open_shape(model, spec)});
     json!({
         "name": model.name,
         "versions": [VERSION],
@@ -35,7 +37,8 @@ pub(super) fn model(running: &RunningModel) -> Value {
 
 /// A model's configuration, in the words of Triton's `ModelConfig`. The bounds are among its parameters.
 pub(super) fn config(running: &RunningModel) -> Value {
-    let tensor = |spec: &TensorSpec| json!({"name": spec.name, "data_type": config_type(spec.datatype), "dims": spec.shape});
+    let model = &running.model;
+    let tensor = |spec: &TensorSpec| json!({"name": spec.name, "data_type": config_type(spec.datatype), "dims": row_shape(model, spec)});
     let parameter = |(name, value): (&str, u64)| {
         let string_value = value.to_string();
         (name.to_owned(), json!({"string_value": string_value}))
@@ -44,12 +47,11 @@ pub(super) fn config(running: &RunningModel) -> Value {
         .map(parameter)
         .into_iter()
         .collect();
-    let model = &running.model;
     let mut config = json!({
         "name": model.name,
         "platform": NAME,
         "backend": NAME,
-        "max_batch_size": 0,
+        "max_batch_size": model.max_batch,
         "input": model.inputs.iter().map(tensor).collect::<Vec<_>>(),
         "output": model.outputs.iter().map(tensor).collect::<Vec<_>>(),
         "parameters": parameters,
@@ -78,8 +80,8 @@ fn model_stats(running: &RunningModel) -> Value {
         "name": running.model.name,
         "version": VERSION,
         "last_inference": stats.last_ms(),
-        "inference_count": stats.success.count(),
-        "execution_count": stats.success.count(),
+        "inference_count": stats.iterations(),
+        "execution_count": stats.iterations(),
         "inference_stats": {
             "success": timed(&stats.success),
             "fail": timed(&stats.fail),

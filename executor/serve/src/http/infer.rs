@@ -15,7 +15,7 @@ use crate::engine::admission::{Computed, Refusal};
 use crate::inference::{Arrival, Rejection, admit};
 use crate::otlp::TraceParent;
 use crate::protocol::answer::{Answer, AnswerBody};
-use crate::protocol::request::{InferRequest, Tensors, max_body_bytes};
+use crate::protocol::request::{InferRequest, Tensors};
 use crate::server::Server;
 use crate::stats::RefusedFor;
 
@@ -27,7 +27,7 @@ pub(super) async fn answer_infer(
 ) -> Reply {
     let (parts, body) = request.into_parts();
     let limits = BodyLimits {
-        max_bytes: max_body_bytes(&running.model.inputs),
+        max_bytes: running.model.max_body_bytes(),
         time: server.limits().body_timeout,
     };
     // No body is held in memory for a request that is not computed.
@@ -81,6 +81,7 @@ fn write_answer(
         wanted: &request.outputs,
         outputs: &running.model.outputs,
         tensors: &computed.tensors,
+        rows: request.rows,
     };
     answer.body().map_err(|failed| failed.to_string())
 }

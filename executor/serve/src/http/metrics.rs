@@ -54,12 +54,12 @@ const TRITON_COUNTS: [TritonCount; 9] = [
     TritonCount {
         name: "count",
         help: "Inferences.",
-        value: |stats| stats.success.count(),
+        value: |stats| stats.iterations(),
     },
     TritonCount {
         name: "exec_count",
         help: "Executions.",
-        value: |stats| stats.success.count(),
+        value: |stats| stats.iterations(),
     },
     TritonCount {
         name: "request_duration_us",
@@ -175,9 +175,9 @@ impl MetricsText {
     }
 
     fn requests(&mut self, server: &Server) {
-        let help = "Requests computed, each of which is an iteration.";
+        let help = "Iterations computed for requests, one each or one for each row of a batch.";
         let metric = Metric::counter("zbmd_iterations_total", help);
-        self.per_model(server, metric, |running| running.stats.success.count());
+        self.per_model(server, metric, |running| running.stats.iterations());
         let name = "zbmd_refused_requests_total";
         let help = "Requests that were not computed, by why.";
         self.0.begin(Metric::counter(name, help));

@@ -8,9 +8,9 @@ use serde_json::json;
 
 use super::body::{BodyLimits, read_body};
 use super::reply::{Reply, error, json};
-use crate::control::ControlError;
+use crate::control::{ControlError, LoadParameter};
 use crate::protocol::json::parse;
-use crate::protocol::parameters::names_in_member;
+use crate::protocol::parameters::texts_in_member;
 use crate::server::Server;
 
 /// The longest body of a request to load or unload, and the most values in it.
@@ -23,11 +23,7 @@ pub(super) async fn load(server: &Arc<Server>, name: &str, request: Request<Inco
         Ok(parameters) => parameters,
         Err(reply) => return reply,
     };
-    if let Some(parameter) = parameters.into_iter().next() {
-        let name = name.chars().take(200).collect();
-        return done(Err(ControlError::Override { name, parameter }));
-    }
-    done(server.load(name).await)
+    done(server.load(name, parameters).await)
 }
 
 /// Answers a request to unload a model. No model depends on another, so no parameter matters.
@@ -38,8 +34,11 @@ pub(super) async fn unload(server: &Arc<Server>, name: &str, request: Request<In
     }
 }
 
-/// The names of the parameters of a request, which may have no body.
-async fn parameters_of(server: &Server, request: Request<Incoming>) -> Result<Vec<String>, Reply> {
+/// The parameters of a request, which may have no body.
+async fn parameters_of(
+    server: &Server,
+    request: Request<Incoming>,
+) -> Result<Vec<LoadParameter>, Reply> {
     let (parts, body) = request.into_parts();
     let limits = BodyLimits {
         max_bytes: MAX_BODY_BYTES,
@@ -50,11 +49,11 @@ async fn parameters_of(server: &Server, request: Request<Incoming>) -> Result<Ve
         return Ok(Vec::new());
     }
     let json = parse(&body, MAX_VALUES).map_err(|wrong| wrong.to_string());
-    let names = json.and_then(|json| {
-        let names = names_in_member(&json, "parameters");
-        names.map_err(|wrong| wrong.to_string())
+    let members = json.and_then(|json| {
+        let members = texts_in_member(&json, "parameters");
+        members.map_err(|wrong| wrong.to_string())
     });
-    names.map_err(|wrong| error(StatusCode::BAD_REQUEST, &wrong))
+    members.map_err(|wrong| error(StatusCode::BAD_REQUEST, &wrong))
 }
 
 fn done(outcome: Result<(), ControlError>) -> Reply {
@@ -65,7 +64,10 @@ fn done(outcome: Result<(), ControlError>) -> Reply {
     let status = match &failure {
         ControlError::NotAllowed { .. } => StatusCode::FORBIDDEN,
         ControlError::Unknown { .. } | ControlError::NotLoaded { .. } => StatusCode::NOT_FOUND,
-        ControlError::Override { .. } | ControlError::Repository { .. } => StatusCode::BAD_REQUEST,
+        ControlError::Parameter { .. }
+        | ControlError::Config { .. }
+        | ControlError::File { .. }
+        | ControlError::Repository { .. } => StatusCode::BAD_REQUEST,
         ControlError::NotReady { .. } | ControlError::Thread { .. } => {
             StatusCode::SERVICE_UNAVAILABLE
         }

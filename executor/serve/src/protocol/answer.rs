@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::elements::write_json;
-use super::request::{OutputForm, WantedOutput};
+use super::request::{OutputForm, WantedOutput, of_batch};
 use crate::shared_memory::RegionError;
 use crate::tensor::TensorSpec;
 
@@ -39,6 +39,8 @@ pub(crate) struct Answer<'a> {
     pub(crate) outputs: &'a [TensorSpec],
     /// The bytes of each of them.
     pub(crate) tensors: &'a [Vec<u8>],
+    /// Iterations that they are of.
+    pub(crate) rows: usize,
 }
 
 impl Answer<'_> {
@@ -82,7 +84,7 @@ impl Answer<'_> {
             name,
             datatype,
             shape,
-        } = &self.outputs[wanted.index];
+        } = &*of_batch(&self.outputs[wanted.index], self.rows);
         let tensor = &self.tensors[wanted.index];
         json.push_str("{\"name\":");
         push_string(json, name);
@@ -168,6 +170,7 @@ mod tests {
             wanted: &wanted,
             outputs: &outputs(),
             tensors: &[vec![1, 0, 255, 255], floats.collect()],
+            rows: 1,
         };
         answer.body()
     }

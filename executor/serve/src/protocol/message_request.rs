@@ -8,8 +8,8 @@ use super::messages::{
 };
 use super::parameters::{NamedPart, number_sequence, text_sequence};
 use super::request::{
-    InferRequest, OutputForm, Tensors, WantedOutput, check_named_datatype, check_sizes,
-    check_truths, complete_inputs, find, unsupported_classification,
+    InferRequest, OutputForm, Tensors, WantedOutput, check_named_datatype, check_truths,
+    complete_inputs, find, of_batch, unsupported_classification,
 };
 use super::request_error::RequestError;
 use crate::sequence::SequenceStep;
@@ -20,11 +20,14 @@ pub(crate) fn read_message(
     message: ModelInferRequest,
     tensors: Tensors<'_>,
 ) -> Result<InferRequest, RequestError> {
+    let inputs = inputs_of(&message, tensors)?;
+    let rows = tensors.rows(&inputs)?;
     Ok(InferRequest {
         timeout: timeout_of(&message.parameters)?,
         step: step_of(&message.parameters)?,
-        outputs: outputs_of(&message, tensors)?,
-        inputs: inputs_of(&message, tensors)?,
+        outputs: outputs_of(&message, rows, tensors)?,
+        inputs,
+        rows,
         // There is no telling an empty id from none.
         id: (!message.id.is_empty()).then_some(message.id),
     })
@@ -132,6 +135,7 @@ fn named_part(parameters: &Parameters) -> Result<Option<NamedPart<'_>>, RequestE
 /// What is asked for: without a list, all outputs.
 fn outputs_of(
     message: &ModelInferRequest,
+    rows: usize,
     tensors: Tensors<'_>,
 ) -> Result<Vec<WantedOutput>, RequestError> {
     let specs = tensors.outputs;
@@ -158,7 +162,8 @@ fn outputs_of(
         }
         let form = match named_part(&output.parameters)? {
             Some(part) => {
-                OutputForm::Region(part.find("output", &specs[index], tensors.regions)?)
+                let spec = of_batch(&specs[index], rows);
+                OutputForm::Region(part.find("output", &spec, tensors.regions)?)
             }
             None => OutputForm::Binary,
         };
@@ -195,8 +200,8 @@ fn inputs_of(
                 name: input.name.clone(),
             });
         }
-        let spec = &specs[index];
-        check_type(input, spec)?;
+        check_named_datatype(&input.datatype, &specs[index])?;
+        let spec = &*tensors.input(index, shape_of(input)?)?;
         inputs[index] = Some(match named_part(&input.parameters)? {
             Some(part) if input.contents.is_none() => part.input(spec, tensors.regions)?,
             Some(_) => {
@@ -209,18 +214,16 @@ fn inputs_of(
     complete_inputs(inputs, specs)
 }
 
-fn check_type(input: &InferInputTensor, spec: &TensorSpec) -> Result<(), RequestError> {
-    check_named_datatype(&input.datatype, spec)?;
+fn shape_of(input: &InferInputTensor) -> Result<Vec<u64>, RequestError> {
     let sizes = input.shape.iter().map(|size| u64::try_from(*size));
-    let sizes: Vec<u64> = sizes.collect::<Result<_, _>>().map_err(|_| {
-        let place = format!("`shape` of input `{}`", spec.name);
+    sizes.collect::<Result<_, _>>().map_err(|_| {
+        let place = format!("`shape` of input `{}`", input.name);
         RequestError::Number {
             place,
             found: format!("{:?}", input.shape),
             expected: "a list of sizes",
         }
-    })?;
-    check_sizes(sizes, spec)
+    })
 }
 
 fn input_bytes(

@@ -22,6 +22,7 @@ fn read(message: ModelInferRequest) -> Result<InferRequest, String> {
         inputs: &specs,
         outputs: &specs,
         regions: &Regions::new(false),
+        max_rows: 1,
     };
     read_message(message, tensors).map_err(|error| error.to_string())
 }

@@ -329,7 +329,14 @@ pub struct ModelControlRequest {
     #[prost(string, tag = "2")]
     pub model_name: String,
     #[prost(btree_map = "string, message", tag = "3")]
-    pub parameters: BTreeMap<String, Empty>,
+    pub parameters: BTreeMap<String, ModelControlParameter>,
+}
+
+/// Of a request to load a model. Of its kinds only a text is read.
+#[derive(Clone, PartialEq, Message)]
+pub struct ModelControlParameter {
+    #[prost(string, optional, tag = "3")]
+    pub text: Option<String>,
 }
 
 /// Of all calls that name a region of shared memory, or none for all.

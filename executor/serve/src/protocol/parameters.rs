@@ -150,15 +150,25 @@ pub(crate) fn unsigned_member(json: &Json<'_>, name: &str) -> Result<Option<u64>
     value.map(read).transpose()
 }
 
-/// The names in a member of an object that is an object too; none if it is not there.
-pub(crate) fn names_in_member(json: &Json<'_>, name: &str) -> Result<Vec<String>, RequestError> {
+/// What is in a member of an object that is an object too, each with its text if it is one; nothing if it is not there.
+pub(crate) fn texts_in_member(
+    json: &Json<'_>,
+    name: &str,
+) -> Result<Vec<(String, Option<String>)>, RequestError> {
     if !matches!(json, Json::Object(_)) {
         return Err(wrong_kind("the body".to_owned(), json, "an object"));
     }
     match json.get(name) {
         None | Some(Json::Null) => Ok(Vec::new()),
         Some(Json::Object(members)) => {
-            Ok(members.iter().map(|(name, _)| name.to_string()).collect())
+            let texts = members.iter().map(|(name, value)| {
+                let text = match value {
+                    Json::String(text) => Some(text.to_string()),
+                    _ => None,
+                };
+                (name.to_string(), text)
+            });
+            Ok(texts.collect())
         }
         Some(other) => Err(wrong_kind(format!("`{name}`"), other, "an object")),
     }

@@ -1,5 +1,6 @@
 //! A request to infer: from its body to the bytes of every input, or to a refusal that says what to change.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::elements::bytes_of_json;
@@ -20,6 +21,8 @@ pub(crate) struct InferRequest {
     pub(crate) id: Option<String>,
     /// The bytes of each input, in the model's order.
     pub(crate) inputs: Vec<Vec<u8>>,
+    /// Iterations that it asks for: rows of each input and of each output.
+    pub(crate) rows: usize,
     /// What is asked for, in this order.
     pub(crate) outputs: Vec<WantedOutput>,
     /// The client waits no longer than this.
@@ -62,12 +65,68 @@ pub(crate) struct Tensors<'a> {
     pub(crate) inputs: &'a [TensorSpec],
     pub(crate) outputs: &'a [TensorSpec],
     pub(crate) regions: &'a Regions,
+    /// Rows of a request, at most, whose tensors have a row for each iteration; 1 of models that take no batches.
+    pub(crate) max_rows: u32,
 }
 
-/// The longest body that a sensible request of a model has: every element in 32 characters, and 64 KiB of names. More is not read.
-pub(crate) fn max_body_bytes(inputs: &[TensorSpec]) -> usize {
-    let list_bytes: usize = inputs.iter().map(|spec| 32 * spec.elements()).sum();
-    list_bytes + (64 << 10)
+impl Tensors<'_> {
+    /// An input of the shape that a request says, which has as many rows as that.
+    pub(super) fn input(
+        &self,
+        index: usize,
+        found: Vec<u64>,
+    ) -> Result<Cow<'_, TensorSpec>, RequestError> {
+        let spec = &self.inputs[index];
+        if found == spec.shape {
+            return Ok(Cow::Borrowed(spec));
+        }
+        if self.max_rows > 1
+            && let [rows, row_shape @ ..] = found.as_slice()
+            && (1..=u64::from(self.max_rows)).contains(rows)
+            && *row_shape == spec.shape[1..]
+        {
+            return Ok(Cow::Owned(spec.of_rows(*rows)));
+        }
+        Err(RequestError::Shape {
+            name: spec.name.clone(),
+            found,
+            expected: spec.shape.clone(),
+            max_rows: self.max_rows,
+        })
+    }
+
+    /// Rows of a request's inputs, of which all have as many.
+    pub(super) fn rows(&self, inputs: &[Vec<u8>]) -> Result<usize, RequestError> {
+        let rows = |index: usize| match self.inputs[index].bytes() {
+            0 => 1,
+            row_bytes => inputs[index].len() / row_bytes,
+        };
+        let first_rows = if inputs.is_empty() { 1 } else { rows(0) };
+        match (1..inputs.len()).find(|index| rows(*index) != first_rows) {
+            None => Ok(first_rows),
+            Some(other) => Err(RequestError::Rows {
+                name: self.inputs[0].name.clone(),
+                rows: first_rows,
+                other: self.inputs[other].name.clone(),
+                other_rows: rows(other),
+            }),
+        }
+    }
+}
+
+/// The longest body that a sensible request of so many rows has: every element in 32 characters, and 64 KiB of names. More is not
+/// read.
+pub(crate) fn max_body_bytes(inputs: &[TensorSpec], max_rows: u32) -> usize {
+    let row_bytes: usize = inputs.iter().map(|spec| 32 * spec.elements()).sum();
+    row_bytes * max_rows as usize + (64 << 10)
+}
+
+/// A tensor of so many iterations.
+pub(crate) fn of_batch(spec: &TensorSpec, rows: usize) -> Cow<'_, TensorSpec> {
+    match rows {
+        1 => Cow::Borrowed(spec),
+        _ => Cow::Owned(spec.of_rows(rows as u64)),
+    }
 }
 
 impl InferRequest {
@@ -85,9 +144,9 @@ impl InferRequest {
             });
         }
 
-        let elements: usize = tensors.inputs.iter().map(TensorSpec::elements).sum();
+        let row_elements: usize = tensors.inputs.iter().map(TensorSpec::elements).sum();
         // Lists may be nested down to single elements.
-        let max_values = 2 * elements + OTHER_VALUES;
+        let max_values = 2 * row_elements * tensors.max_rows as usize + OTHER_VALUES;
         let json = parse(&body[..json_length], max_values)?;
         if !matches!(json, Json::Object(_)) {
             return Err(RequestError::NotObject { found: json.kind() });
@@ -98,10 +157,13 @@ impl InferRequest {
             body,
             next: json_length,
         };
+        let inputs = inputs_of(&json, binary, tensors)?;
+        let rows = tensors.rows(&inputs)?;
         Ok(Self {
             id: id_of(&json)?,
-            inputs: inputs_of(&json, binary, tensors)?,
-            outputs: outputs_of(&json, parameters, tensors)?,
+            inputs,
+            rows,
+            outputs: outputs_of(&json, parameters, rows, tensors)?,
             timeout: timeout_of(parameters)?,
             step: step_of(parameters)?,
         })
@@ -196,7 +258,7 @@ fn inputs_of(
                 name: name.to_owned(),
             });
         }
-        let bytes = input_bytes(input, &mut binary, &specs[index], tensors.regions)?;
+        let bytes = input_bytes(input, &mut binary, index, tensors)?;
         inputs[index] = Some(bytes);
     }
     let extra = binary.body.len() - binary.next;
@@ -225,11 +287,12 @@ pub(super) fn complete_inputs(
 fn input_bytes(
     input: &Json<'_>,
     binary: &mut BinaryData<'_>,
-    spec: &TensorSpec,
-    regions: &Regions,
+    index: usize,
+    tensors: Tensors<'_>,
 ) -> Result<Vec<u8>, RequestError> {
-    check_datatype(input, spec)?;
-    check_shape(input, spec)?;
+    let single = &tensors.inputs[index];
+    check_datatype(input, single)?;
+    let spec = &*tensors.input(index, shape_of(input, single)?)?;
     let parameters = input.get("parameters");
     let name = || spec.name.clone();
     let size = parameters.and_then(|parameters| parameters.get("binary_data_size"));
@@ -237,7 +300,7 @@ fn input_bytes(
         if size.is_some() || input.get("data").is_some() {
             return Err(RequestError::TwoSources { name: name() });
         }
-        return part.input(spec, regions);
+        return part.input(spec, tensors.regions);
     }
 
     match (size, input.get("data")) {
@@ -316,7 +379,7 @@ pub(super) fn check_named_datatype(found: &str, spec: &TensorSpec) -> Result<(),
     })
 }
 
-fn check_shape(input: &Json<'_>, spec: &TensorSpec) -> Result<(), RequestError> {
+fn shape_of(input: &Json<'_>, spec: &TensorSpec) -> Result<Vec<u64>, RequestError> {
     let place = format!("`shape` of input `{}`", spec.name);
     let items = match input.get("shape") {
         Some(Json::Array(items)) => items,
@@ -326,24 +389,14 @@ fn check_shape(input: &Json<'_>, spec: &TensorSpec) -> Result<(), RequestError> 
     let sizes = items
         .iter()
         .map(|item| unsigned(&place, item, "a list of sizes"));
-    check_sizes(sizes.collect::<Result<_, _>>()?, spec)
-}
-
-pub(super) fn check_sizes(found: Vec<u64>, spec: &TensorSpec) -> Result<(), RequestError> {
-    if found == spec.shape {
-        return Ok(());
-    }
-    Err(RequestError::Shape {
-        name: spec.name.clone(),
-        found,
-        expected: spec.shape.clone(),
-    })
+    sizes.collect()
 }
 
 /// What is asked for: without a list, all outputs.
 fn outputs_of(
     json: &Json<'_>,
     parameters: Option<&Json<'_>>,
+    rows: usize,
     tensors: Tensors<'_>,
 ) -> Result<Vec<WantedOutput>, RequestError> {
     let specs = tensors.outputs;
@@ -379,7 +432,8 @@ fn outputs_of(
         })?;
         let form = match named_part(parameters)? {
             Some(part) => {
-                OutputForm::Region(part.find("output", &specs[index], tensors.regions)?)
+                let spec = of_batch(&specs[index], rows);
+                OutputForm::Region(part.find("output", &spec, tensors.regions)?)
             }
             None => OutputForm::of(is_binary),
         };

@@ -5,6 +5,14 @@ use super::json::JsonError;
 use crate::shared_memory::RegionError;
 use crate::tensor::Datatype;
 
+/// What is said of a batch's first dimension.
+fn rows_help(max_rows: u32) -> String {
+    match max_rows {
+        0 | 1 => String::new(),
+        _ => format!(" with up to {max_rows} rows"),
+    }
+}
+
 /// Why a request is refused. It is the client's mistake.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum RequestError {
@@ -47,11 +55,24 @@ pub(crate) enum RequestError {
         expected: Datatype,
         help: &'static str,
     },
-    #[error("input `{name}` has the shape {found:?}; the model takes {expected:?}")]
+    #[error(
+        "input `{name}` has the shape {found:?}; the model takes {expected:?}{}",
+        rows_help(*max_rows)
+    )]
     Shape {
         name: String,
         found: Vec<u64>,
         expected: Vec<u64>,
+        max_rows: u32,
+    },
+    #[error(
+        "input `{name}` has {rows} rows and input `{other}` has {other_rows}: all need as many"
+    )]
+    Rows {
+        name: String,
+        rows: usize,
+        other: String,
+        other_rows: usize,
     },
     #[error("input `{name}`: {source}")]
     Element { name: String, source: ElementError },

@@ -21,6 +21,7 @@ fn parsed(json: &str, binary: &[u8]) -> Result<InferRequest, RequestError> {
         inputs: &inputs,
         outputs: &outputs,
         regions: &Regions::new(false),
+        max_rows: 1,
     };
     InferRequest::parse(&body, Some(json.len()), tensors)
 }
@@ -328,6 +329,7 @@ fn the_header_is_not_longer_than_the_body() {
         inputs: &inputs,
         outputs: &outputs,
         regions: &Regions::new(false),
+        max_rows: 1,
     };
     let error = InferRequest::parse(b"{}", Some(3), tensors).expect_err("too long");
     let expected = RequestError::HeaderLength { header: 3, body: 2 };

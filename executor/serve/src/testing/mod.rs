@@ -65,6 +65,7 @@ pub fn examine_request(inputs: u16, json_bytes: Option<usize>, body: &[u8]) {
         inputs: &specs,
         outputs: &specs,
         regions: &Regions::new(false),
+        max_rows: 1,
     };
     let Ok(request) = InferRequest::parse(body, json_bytes, tensors) else {
         return;
@@ -92,6 +93,7 @@ pub fn examine_message(inputs: u16, bytes: &[u8]) {
         inputs: &specs,
         outputs: &specs,
         regions: &Regions::new(false),
+        max_rows: 1,
     };
     let message = crate::grpc::read_whole(Bytes::copy_from_slice(bytes));
     let request = message.ok().and_then(|m| read_message(m, tensors).ok());
@@ -119,6 +121,7 @@ fn check_round_trip(request: &InferRequest, tensors: Tensors<'_>, is_binary: boo
         wanted: &wanted,
         outputs: tensors.outputs,
         tensors: &request.inputs,
+        rows: request.rows,
     };
     // Lists hold no NaN.
     let Ok(body) = answer.body() else {
