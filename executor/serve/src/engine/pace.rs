@@ -207,9 +207,9 @@ mod tests {
         measured.answered_alone(nanos(100));
         measured.answered_next(nanos(30));
         assert_eq!(measured.usual(SINGLE, 2), nanos(160));
-        assert_eq!(measured.bound(SINGLE, 0), nanos(100));
+        assert_eq!(measured.bound(SINGLE, 0, nanos(1000)), nanos(100));
         measured.answered_alone(nanos(900));
-        assert_eq!(measured.bound(SINGLE, 0), nanos(100));
+        assert_eq!(measured.bound(SINGLE, 0, nanos(1000)), nanos(100));
         assert_eq!(measured.usual(SINGLE, 0), nanos(200));
         assert_eq!(measured.shortest_ns(), 100);
         measured.answered_next(nanos(430));
