@@ -6,7 +6,7 @@ mod links;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use zbmd_ir::{Device, DeviceId, DeviceKind, Link, Machine, TiVec, Tier, limits};
+use zbmd_ir::{Device, DeviceId, DeviceKind, Host, Link, Machine, TiVec, Tier, limits};
 
 use crate::codes::Code;
 use crate::costs::{self, MeasuredCosts};
@@ -208,6 +208,28 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
         },
         costs,
     ))
+}
+
+/// A machine of equal hosts, each with so many equal CPU devices, such as all of them on one computer for a trial: host `h0` has
+/// the devices `h0:0`, `h0:1` and so on. Devices are linked as those of a machine file without links, and tied to no core.
+pub fn uniform_hosts(hosts: usize, devices: usize) -> Machine {
+    let one_host = uniform(devices).devices;
+    let mut machine = Machine::default();
+    for host in 0..hosts {
+        let named = one_host.iter().enumerate().map(|(index, device)| Device {
+            name: format!("h{host}:{index}"),
+            cores: Vec::new(),
+            ..device.clone()
+        });
+        let ids = named.map(|device| machine.devices.push_and_get_key(device));
+        let host = Host {
+            name: format!("h{host}"),
+            devices: ids.collect(),
+        };
+        machine.hosts.push(host);
+    }
+    machine.links = links::link_all(&machine.devices, &machine.hosts);
+    machine
 }
 
 /// E0505 for devices.

@@ -26,6 +26,13 @@ pub enum MachineChoice {
     Detect,
     /// A number of equal CPU devices: [`crate::machine::uniform`].
     Uniform(usize),
+    /// A number of equal hosts with equal CPU devices: [`crate::machine::uniform_hosts`].
+    UniformHosts {
+        /// How many.
+        hosts: usize,
+        /// Of each.
+        devices: usize,
+    },
     /// A `machine.ron`.
     File(PathBuf),
     /// A machine made in Rust.

@@ -52,6 +52,13 @@ impl Target {
                 let uniform = make_uniform(*devices).map_err(|refusal| reports.refuse(refusal))?;
                 Ok(Self::unmeasured(uniform))
             }
+            MachineChoice::UniformHosts { hosts, devices } => {
+                let all_devices = hosts.saturating_mul(*devices);
+                if all_devices > limits::MAX_DEVICES {
+                    return Err(reports.refuse(machine::too_many_devices(all_devices)));
+                }
+                Ok(Self::unmeasured(machine::uniform_hosts(*hosts, *devices)))
+            }
             MachineChoice::Given(machine) => Ok(Self::unmeasured(machine.clone())),
             MachineChoice::Measured(machine, measured) => Ok(Self {
                 measured: measured.clone(),

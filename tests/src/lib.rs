@@ -7,6 +7,8 @@ pub mod bundles;
 pub mod chain;
 pub mod child_run;
 pub mod chromium;
+#[path = "../../graphs/cluster/models.rs"]
+pub mod cluster_models;
 pub mod council;
 #[cfg(target_os = "linux")]
 pub mod council_runs;
@@ -44,5 +46,7 @@ pub mod stepper;
 pub mod ticks;
 pub mod tiers;
 pub mod timed;
+#[cfg(target_os = "linux")]
+pub mod virtual_cluster;
 #[cfg(target_os = "linux")]
 pub mod voters;

@@ -57,6 +57,22 @@ impl Preparation<'_> {
     }
 }
 
+/// The processes that have a text in their command lines.
+///
+/// # Panics
+/// The system does not list processes.
+pub fn processes_with(text: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").expect("processes");
+    let processes = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let process = entry.file_name().to_str()?.parse().ok()?;
+        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let mut parts = line.windows(text.len());
+        parts.any(|part| part == text.as_bytes()).then_some(process)
+    });
+    processes.collect()
+}
+
 /// Tokens in a file of floats; none where it is not there.
 pub(crate) fn tokens_in(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |file| file.len() / 4)
@@ -88,6 +104,11 @@ impl RunProcess {
         Self {
             child: child.expect("started"),
         }
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends a signal to it.

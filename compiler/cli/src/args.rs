@@ -58,6 +58,8 @@ Examples:
   zbmdc compile agc.ron --devices 2 --max-latency 5ms -o agc2.zbmd
   zbmdc compile agc.ron --cores 2                         two cores work on each op together
   zbmdc compile agc.ron --devices 8 --contingencies pairs   also for the loss of any two devices
+  zbmdc compile agc.ron --hosts 4 --devices 2 --contingencies hosts
+                                                          for a cluster of 4 hosts, `zbmd-run --virtual-cluster`
   zbmdc compile fm.ron --gpus                             for the GPUs of this computer too
   zbmdc compile detector.onnx --gpus --math tf32          rounds factors of products for tensor cores
   zbmdc compile classes.onnx --buckets 1,2,4              a mode for each size of a batch of samples
@@ -494,6 +496,9 @@ pub(crate) struct Compile {
     /// Compile for N like CPU devices
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) devices: Option<u16>,
+    /// Compile for N like hosts with --devices each, all linked: h0 with h0:0, h0:1, … and so on, as `zbmd-run --virtual-cluster` has them
+    #[arg(long, value_name = "N", requires = "devices", conflicts_with = "gpus", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) hosts: Option<u16>,
     /// Cores of each CPU device: large ops are split over them, for latency rather than throughput
     #[arg(long, value_name = "N", conflicts_with_all = ["machine", "devices"],
           value_parser = clap::value_parser!(u16).range(1..=1024))]

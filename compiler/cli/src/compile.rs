@@ -98,7 +98,13 @@ pub(crate) fn compile_options(args: &Compile, voice: Voice) -> Result<CompileOpt
     let mut given = given_options(&args.given)?;
     let machine = match (&args.machine, args.devices, args.cores) {
         (Some(path), ..) => MachineChoice::File(path.clone()),
-        (None, Some(devices), _) => MachineChoice::Uniform(devices.into()),
+        (None, Some(devices), _) => match args.hosts {
+            Some(hosts) => MachineChoice::UniformHosts {
+                hosts: hosts.into(),
+                devices: devices.into(),
+            },
+            None => MachineChoice::Uniform(devices.into()),
+        },
         (None, None, Some(cores)) => MachineChoice::Given(machine::detect_in_teams(cores.into())),
         (None, None, None) => MachineChoice::Detect,
     };

@@ -14,7 +14,7 @@ use zbmd_executor::{
 use super::args::Args;
 use super::council::CouncilArgs;
 use super::gathering::JoinArgs;
-use super::{CliError, INTERRUPTED, exit, is_end_forced, say};
+use super::{CliError, INTERRUPTED, exit, is_end_forced, say, startup};
 
 /// What an agent says first, before its address: whoever has started it waits for that.
 pub(super) const LISTENING: &str = "zbmd-run: agent: listening at ";
@@ -31,6 +31,10 @@ pub(super) struct Agent {
     /// another one.
     #[arg(long)]
     end_with_input: bool,
+    /// Keep the bundle that was sent last in this folder, so that an agent which is started anew is sent only what it lacks of it;
+    /// in memory, if it is left out.
+    #[arg(long, value_name = "FOLDER")]
+    bundle_folder: Option<PathBuf>,
     /// The secret that all hosts of a run share: a file that only its owner can read.
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
@@ -179,6 +183,7 @@ pub(super) fn serve(args: &Agent, registry: &Registry) -> Result<u8, CliError> {
         protection: &args.protection,
         council: &args.council,
         join: join.as_ref(),
+        bundle_folder: args.bundle_folder.as_deref(),
     };
     if args.end_with_input {
         end_with_input();
@@ -201,6 +206,7 @@ pub(super) fn serve_launched(
         protection: &args.protection,
         council: &args.council,
         join: Some(join),
+        bundle_folder: None,
     };
     service.serve(registry)
 }
@@ -212,10 +218,12 @@ struct Service<'a> {
     protection: &'a ProtectionArgs,
     council: &'a CouncilArgs,
     join: Option<&'a Join>,
+    bundle_folder: Option<&'a Path>,
 }
 
 impl Service<'_> {
     fn serve(&self, registry: &Registry) -> Result<u8, CliError> {
+        startup::ignore_file_size_signal();
         let any_ip = match self.protection.is_loopback() {
             true => Ipv4Addr::LOCALHOST,
             false => Ipv4Addr::UNSPECIFIED,
@@ -235,6 +243,7 @@ impl Service<'_> {
             credentials: &credentials,
             council: council.as_ref(),
             join: self.join,
+            bundle_folder: self.bundle_folder,
         };
         serve_as_agent(registry, seat, tell)?;
         Ok(match INTERRUPTED.load(Ordering::Relaxed) {
@@ -257,6 +266,21 @@ fn tell(event: AgentEvent) {
         }
         AgentEvent::Joined { run } => {
             say(format_args!("zbmd-run: agent: joined the run at {run}"));
+        }
+        AgentEvent::PassedOver { why } => {
+            say(format_args!(
+                "zbmd-run: agent: note: {why}; the run sends what is missing of the bundle"
+            ));
+        }
+        AgentEvent::Received {
+            parts,
+            held,
+            passed_on,
+        } => {
+            let sent = parts - held - passed_on;
+            say(format_args!(
+                "zbmd-run: agent: the bundle has {parts} parts: {held} were here, {passed_on} came from another agent, {sent} from the run"
+            ));
         }
         AgentEvent::Began { conductor } => {
             SERVES.store(true, Ordering::Relaxed);

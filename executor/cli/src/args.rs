@@ -173,9 +173,18 @@ pub(super) struct Args {
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[arg(long = "host", value_name = "NAME=ADDRESS:PORT", value_parser = host, requires = "token_file")]
     pub(super) hosts: Vec<(String, SocketAddr)>,
+    /// Run all hosts of the bundle's machine on this computer: the run is the first of them, and for each other one an agent is
+    /// started, which is started again when it ends. Implies --supervise.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[arg(
+        long,
+        group = "several_hosts",
+        conflicts_with_all = ["hosts", "gather", "token_file", "council", "take_over_as", "tls_certificate", "plain_wires"]
+    )]
+    pub(super) virtual_cluster: bool,
     /// The secret that all hosts of the run share: a file that only its owner can read.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "several_hosts")]
     pub(super) token_file: Option<PathBuf>,
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[command(flatten)]
@@ -183,7 +192,7 @@ pub(super) struct Args {
     /// A host that is silent for so long is lost; five heartbeats are sent meanwhile, over UDP. `20ms` on a quiet network with
     /// agents that may have real-time priority, `1s` over a wide-area network or on crowded computers.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "100ms", requires = "token_file")]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "100ms", requires = "several_hosts")]
     pub(super) host_lease: Duration,
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[command(flatten)]
@@ -220,6 +229,7 @@ impl Args {
     pub(super) fn has_hosts(&self) -> bool {
         #[cfg(all(feature = "hosts", target_os = "linux"))]
         return !self.hosts.is_empty()
+            || self.virtual_cluster
             || self.gathering.gather.is_some()
             || self.take_over_as.is_some();
         #[cfg(not(all(feature = "hosts", target_os = "linux")))]
@@ -279,6 +289,8 @@ Examples:
   zbmd-run replay black-box -o out=again.f32              does the same again, bit for bit
   zbmd-run top                                            watches a run from another terminal
   zbmd-run set gain=2                                     sets a live parameter of a run
+  zbmd-run model.zbmd --virtual-cluster --host-lease 1s -i in=in.f32 -o out=out.f32
+                                                          all hosts of a cluster on this computer
   srun zbmd-run model.zbmd --launcher slurm --gather 0.0.0.0:7100 --token-file cluster.token --plain-wires \\
       -i in=in.f32 -o out=out.f32                         over the computers of a job
 

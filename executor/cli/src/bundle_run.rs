@@ -37,6 +37,8 @@ use super::saved_state::{self, LoadedState};
 #[cfg(target_os = "linux")]
 use super::share;
 use super::supervision::{self, EventLines};
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+use super::virtual_cluster::VirtualCluster;
 use super::watch::{EdgeMeters, Watch};
 use super::web::{PageRun, RunPage, WebContent, WebError, WebListener, WebServer};
 use super::{CliError, exit, file_roles, is_end_forced, say, startup};
@@ -351,6 +353,9 @@ struct Running<'a> {
     /// What holds the run to its share.
     #[cfg(target_os = "linux")]
     held_share: Option<share::HeldShare>,
+    /// Agents of this run alone. They end after it.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    virtual_cluster: Option<VirtualCluster>,
 }
 
 impl<'a> Running<'a> {
@@ -380,10 +385,15 @@ impl<'a> Running<'a> {
         }
         #[cfg(target_os = "linux")]
         let held_share = share::hold(args, engine)?;
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        let virtual_cluster = VirtualCluster::start(args, engine)?;
         let options = RunOptions {
             inputs: recorder.as_ref().map(ReadyRecorder::listener),
             #[cfg(all(feature = "hosts", target_os = "linux"))]
-            hosts: agent::hosts(args)?,
+            hosts: match &virtual_cluster {
+                Some(cluster) => Some(cluster.hosts(args)),
+                None => agent::hosts(args)?,
+            },
             ..run_options(args, supervised, start)
         };
         #[cfg(all(feature = "hosts", target_os = "linux"))]
@@ -434,6 +444,8 @@ impl<'a> Running<'a> {
             outputs,
             #[cfg(target_os = "linux")]
             held_share,
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            virtual_cluster,
         })
     }
 
@@ -452,6 +464,8 @@ impl<'a> Running<'a> {
             outputs,
             #[cfg(target_os = "linux")]
             held_share,
+            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            virtual_cluster,
         } = self;
         // After the run's page, whose folder has the socket.
         #[cfg(target_os = "linux")]
@@ -459,6 +473,8 @@ impl<'a> Running<'a> {
             .then(|| start_control(&session, &subject.engine))
             .flatten();
         let run_outcome = session.join();
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        drop(virtual_cluster);
         #[cfg(target_os = "linux")]
         drop(control_server);
         drop(pump_ends);

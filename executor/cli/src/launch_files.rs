@@ -181,7 +181,7 @@ fn the_launch_file_starts_agents_and_a_run() {
     let launch = crate::up::LaunchFile::read(&path("launch.ron")).expect("a file");
     parse(&launch.run_words());
     for host in launch.hosts.values() {
-        let args = parse(&launch.agent_words(host));
+        let args = parse(&launch.agent_words(host, host.address));
         assert!(matches!(args.command, Some(Other::Agent(_))), "{args:?}");
     }
 }

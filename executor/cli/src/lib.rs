@@ -46,6 +46,8 @@ mod saved_state;
 mod share;
 #[cfg(target_os = "linux")]
 mod share_register;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+mod started_agents;
 mod startup;
 mod supervision;
 #[doc(hidden)]
@@ -53,6 +55,8 @@ pub mod testing;
 mod top;
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 mod up;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+mod virtual_cluster;
 mod watch;
 mod web;
 
@@ -122,7 +126,7 @@ enum CliError {
     Agent(#[from] zbmd_executor::AgentError),
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[error(transparent)]
-    Start(#[from] up::StartError),
+    Start(#[from] started_agents::StartError),
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]

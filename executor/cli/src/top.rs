@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use zbmd_ir::text::{printable_json, printable_lines};
 
 use super::exit;
-use zbmd_executor::live::{Live, PageError, Progress, TimesProgress, read, running};
+use zbmd_executor::live::{DeviceState, Live, PageError, Progress, TimesProgress, read, running};
 
 /// What to watch, and how.
 #[derive(Clone, Debug, Args)]
@@ -174,6 +174,12 @@ fn write_run(screen_text: &mut String, live: &Live) -> fmt::Result {
         )?;
     }
 
+    for host in &progress.hosts {
+        let state = host.state.to_string();
+        let counts = device_counts(progress, &host.host);
+        let line = format!("  host {:<15} {state:<9} {counts}", host.host);
+        writeln!(screen_text, "{}", line.trim_end())?;
+    }
     for device in &progress.devices {
         writeln!(
             screen_text,
@@ -185,6 +191,18 @@ fn write_run(screen_text: &mut String, live: &Live) -> fmt::Result {
     }
 
     Ok(())
+}
+
+/// How many devices of a host that plans use are in each state: `30 waiting, 2 lost`.
+fn device_counts(progress: &Progress, host: &str) -> String {
+    let devices = progress.devices.iter();
+    let own = devices.filter(|device| device.host.as_deref() == Some(host));
+    let states: Vec<DeviceState> = own.map(|device| device.state).collect();
+    let counts = DeviceState::ALL.into_iter().filter_map(|state| {
+        let count = states.iter().filter(|own| **own == state).count();
+        (count > 0).then(|| format!("{count} {state}"))
+    });
+    counts.collect::<Vec<_>>().join(", ")
 }
 
 /// What enters and leaves the run: when tokens come, when they leave, and what is set from outside.
@@ -261,14 +279,15 @@ fn bar(share: f64) -> String {
 mod tests {
     use super::*;
     use zbmd_executor::live::{
-        DeadlineProgress, DeviceProgress, DeviceState, Fill, ModeProgress, ParameterProgress,
-        Progress, ReleaseProgress,
+        DeadlineProgress, DeviceProgress, Fill, HostProgress, HostState, ModeProgress,
+        ParameterProgress, ReleaseProgress,
     };
 
     #[test]
     fn the_screen() {
         let device = |device: &str, state, periods| DeviceProgress {
             device: device.into(),
+            host: Some("right".into()),
             state,
             periods,
         };
@@ -293,6 +312,16 @@ mod tests {
                 block: 4,
                 period_planned_ns: 100_000,
                 periods: 2_250,
+                hosts: vec![
+                    HostProgress {
+                        host: "left".into(),
+                        state: HostState::Conductor,
+                    },
+                    HostProgress {
+                        host: "right".into(),
+                        state: HostState::Present,
+                    },
+                ],
                 devices: vec![
                     device("cpu:0", DeviceState::Working, 2_250),
                     device("cpu:1", DeviceState::Lost, 0),

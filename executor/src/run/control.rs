@@ -1,5 +1,6 @@
 //! What a session, its handles and its supervising thread share, and the ways to end a run from outside.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::modes::ModeRequests;
 use super::parameters::ParameterLedger;
 use super::probe::ProbeDesk;
 use super::progress;
-use crate::observe::live::Progress;
+use crate::observe::live::{HostProgress, Progress};
 use crate::options::InputListener;
 use crate::program::{LoadedModes, LoadedProgram};
 use crate::transport::clock::Clock;
@@ -58,8 +59,10 @@ pub(crate) struct CurrentEpoch {
     pub spec: Arc<EpochSpec>,
     pub memory: Arc<EpochMemory>,
     pub session_memory: Arc<SessionMemory>,
-    /// Devices that are lost.
-    pub lost: Vec<DeviceId>,
+    /// Devices that are lost: those that it does without, and those that were lost since it began.
+    pub lost: BTreeSet<DeviceId>,
+    /// The hosts of a run over several.
+    pub hosts: Vec<HostProgress>,
     /// Epochs that were fenced before it.
     pub recoveries: u64,
     /// Iterations done before it.
@@ -147,6 +150,18 @@ impl RunControl {
 
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire) != 0 || self.stop.is_set()
+    }
+
+    /// Devices were lost, and with them hosts perhaps: whoever looks at the run sees that before the epoch has ended.
+    pub(crate) fn note_loss(
+        &self,
+        devices: impl Iterator<Item = DeviceId>,
+        hosts: Vec<HostProgress>,
+    ) {
+        if let Some(current) = &mut *self.current() {
+            current.lost.extend(devices);
+            current.hosts = hosts;
+        }
     }
 
     /// A new epoch begins.

@@ -1,5 +1,6 @@
 //! A run as it is now, from the counters that its workers keep.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use zbmd_ir::{Actor, DeviceId};
@@ -26,6 +27,7 @@ pub(super) fn of_epoch(current: &CurrentEpoch) -> Progress {
         block: plan.block,
         period_planned_ns: plan.period_ns,
         periods: worker_periods.min().unwrap_or(0),
+        hosts: current.hosts.clone(),
         devices: device_list(current),
         rings: ring_fills(current),
         queues: queue_fills(current),
@@ -40,25 +42,40 @@ pub(super) fn of_epoch(current: &CurrentEpoch) -> Progress {
 fn device_list(current: &CurrentEpoch) -> Vec<DeviceProgress> {
     let mut all_devices = current.loaded.devices();
     all_devices.extend(&current.spec.devices);
+    let calendars = current.spec.devices.iter().zip(&*current.memory.statuses);
+    let statuses: BTreeMap<DeviceId, &WorkerStatus> = calendars
+        .map(|(device, status)| (*device, &**status))
+        .collect();
+    let machine_hosts = current.loaded.program.machine.hosts.iter();
+    let hosts: BTreeMap<DeviceId, &str> = machine_hosts
+        .filter(|_| !current.hosts.is_empty())
+        .flat_map(|host| host.devices.iter().map(|device| (*device, &*host.name)))
+        .collect();
+
     all_devices
         .into_iter()
-        .map(|device| device_progress(current, device))
+        .map(|device| DeviceProgress {
+            host: hosts.get(&device).map(|host| (*host).to_owned()),
+            ..device_progress(current, device, statuses.get(&device).copied())
+        })
         .collect()
 }
 
-fn device_progress(current: &CurrentEpoch, device: DeviceId) -> DeviceProgress {
-    let mut calendar_devices = current.spec.devices.iter();
-    let calendar = calendar_devices.position(|other| *other == device);
-    let worker_status = calendar.map(|calendar| &current.memory.statuses[calendar]);
-
+fn device_progress(
+    current: &CurrentEpoch,
+    device: DeviceId,
+    status: Option<&WorkerStatus>,
+) -> DeviceProgress {
     DeviceProgress {
         device: current.loaded.program.machine.devices[device].name.clone(),
-        state: match worker_status {
-            Some(worker_status) => device_state(worker_status),
-            None if current.lost.contains(&device) => DeviceState::Lost,
+        host: None,
+        // Lost devices may have a part in the epoch at work, which is about to end.
+        state: match status {
+            _ if current.lost.contains(&device) => DeviceState::Lost,
+            Some(status) => device_state(status),
             None => DeviceState::Idle,
         },
-        periods: worker_status.map_or(0, |status| status.periods.load(Ordering::Relaxed)),
+        periods: status.map_or(0, |status| status.periods.load(Ordering::Relaxed)),
     }
 }
 

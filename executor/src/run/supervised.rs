@@ -334,6 +334,7 @@ impl<'m> SupervisedRun<'m> {
                 let generation = Generation(generation);
                 if self.generations.get(&device) == Some(&generation) {
                     self.starting.remove(&device);
+                    self.show_loss(&[device]);
                 }
                 Input::Gone {
                     device,
@@ -391,13 +392,12 @@ impl<'m> SupervisedRun<'m> {
     /// All workers of a host are lost at once. Others do its work, if there is a plan for that, until it comes back.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     fn host_gone(&mut self, host: usize, why: &str) -> Input {
-        let (name, lost_workers) = self.manager.pool.lose_host(host);
-        let workers = lost_workers.into_iter().map(|(device, generation)| {
+        let (name, devices) = self.manager.pool.lose_host(host);
+        self.show_loss(&devices);
+        let workers = devices.into_iter().filter_map(|device| {
             self.starting.remove(&device);
-            GoneWorker {
-                device,
-                generation: Generation(generation),
-            }
+            let generation = *self.generations.get(&device)?;
+            Some(GoneWorker { device, generation })
         });
         Input::HostGone {
             workers: workers.collect(),
@@ -405,6 +405,13 @@ impl<'m> SupervisedRun<'m> {
                 text: format!("host {name} is gone: {why}"),
             },
         }
+    }
+
+    /// Lets whoever looks at the run see a loss, before anything is decided about it.
+    fn show_loss(&self, devices: &[DeviceId]) {
+        let hosts = self.manager.pool.host_list();
+        let devices = devices.iter().copied();
+        self.manager.control.note_loss(devices, hosts);
     }
 
     fn start_standbys(&mut self) {

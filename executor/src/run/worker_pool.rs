@@ -24,6 +24,7 @@ use super::process::WorkerProcess;
 #[cfg(target_os = "linux")]
 use super::process_pool::{LaunchContext, ProcessPool};
 use crate::error::EngineError;
+use crate::observe::live::HostProgress;
 use crate::options::Isolation;
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 use crate::options::RunOptions;
@@ -180,6 +181,15 @@ impl WorkerPool {
         Vec::new()
     }
 
+    /// The hosts of a run over several, in order.
+    pub(crate) fn host_list(&self) -> Vec<HostProgress> {
+        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        if let Some(hosts) = &self.hosts {
+            return hosts.list();
+        }
+        Vec::new()
+    }
+
     /// Whether the worker of a device is on another host.
     fn is_remote(&self, device: DeviceId) -> bool {
         #[cfg(all(feature = "hosts", target_os = "linux"))]
@@ -207,19 +217,18 @@ impl WorkerPool {
         Ok(())
     }
 
-    /// Gives up the workers of a host that is gone: which they are, and what it is called.
+    /// Gives up the workers of a host that is gone: what it is called, and its devices.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
-    pub(crate) fn lose_host(&mut self, host: usize) -> (String, Vec<(DeviceId, u32)>) {
+    pub(crate) fn lose_host(&mut self, host: usize) -> (String, Vec<DeviceId>) {
         let Some(hosts) = &self.hosts else {
             return (String::new(), Vec::new());
         };
         hosts.look_for(host);
-        let devices = hosts.devices_of(host).into_iter();
-        let lost = devices.filter_map(|device| {
-            let member = self.members.remove(&device)?;
-            Some((device, member.generation))
-        });
-        (hosts.name(host).to_owned(), lost.collect())
+        let devices = hosts.devices_of(host);
+        for device in &devices {
+            self.members.remove(device);
+        }
+        (hosts.name(host).to_owned(), devices)
     }
 
     /// Takes a host back: its devices, whose workers can be started again.

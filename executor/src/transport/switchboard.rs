@@ -45,7 +45,7 @@ struct Present {
 /// Who is let in besides wires, and who answers them.
 #[derive(Clone)]
 pub(crate) struct Callers {
-    /// Conductors, of which an agent serves one at a time, or agents that join a run.
+    /// Conductors, of which an agent serves one at a time, agents that join a run, or agents that lack a bundle.
     pub purpose: Purpose,
     /// Takes their connections.
     pub taker: Sender<Accepted>,
@@ -56,7 +56,7 @@ struct Board {
     present: Present,
     waiting: BTreeMap<WireKey, (u64, Connection)>,
     /// Who is let in besides wires.
-    callers: Option<Callers>,
+    callers: Vec<Callers>,
     /// This host serves a conductor.
     is_busy: bool,
 }
@@ -79,7 +79,7 @@ impl Switchboard {
     pub(crate) fn listen(
         address: SocketAddr,
         credentials: &Credentials,
-        callers: Option<Callers>,
+        callers: Vec<Callers>,
     ) -> io::Result<Arc<Self>> {
         let listener = TcpListener::bind(address)?;
         let board = Board {
@@ -231,8 +231,9 @@ impl Switchboard {
     fn admit_caller(&self, accepted: Accepted, deadline: Deadline) {
         let purpose = accepted.hello.purpose;
         let mut board = self.board();
-        let callers = board.callers.clone();
-        let Some(callers) = callers.filter(|callers| callers.purpose == purpose) else {
+        let mut known_callers = board.callers.iter();
+        let callers = known_callers.find(|callers| callers.purpose == purpose);
+        let Some(callers) = callers.cloned() else {
             drop(board);
             return accepted.refuse(Refusal::Unknown, deadline);
         };
@@ -248,7 +249,7 @@ impl Switchboard {
 
     /// Nobody but wires is let in any more: whoever waits for callers is told so.
     pub(crate) fn refuse_callers(&self) {
-        self.board().callers = None;
+        self.board().callers.clear();
     }
 
     /// Why a wire is not let in, if it is not.
@@ -318,7 +319,7 @@ mod tests {
             protection: Protection::Loopback,
         };
         let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let switchboard = Switchboard::listen(here, &credentials, None).expect("it listens");
+        let switchboard = Switchboard::listen(here, &credentials, Vec::new()).expect("it listens");
         switchboard.begin(RUN, 3, Some(PLAN));
         let call = |hello: &Hello| {
             let socket = connect_by(switchboard.address(), soon()).expect("connected");

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use zbmd_ir::{Plan, RingId};
 use zbmd_wire::connection::{Connection, Credentials};
-use zbmd_wire::error::{FrameError, WireError};
+use zbmd_wire::error::{FrameError, HandshakeError, WireError};
 use zbmd_wire::handshake::{Hello, Purpose, dial};
 use zbmd_wire::wires::{RingMemory, RingSpec, Side, WireStop, Wires};
 use zbmd_wire::{Deadline, connect_by};
@@ -36,6 +36,7 @@ use crate::transport::switchboard::{Switchboard, WireKey};
 const OPEN_LIMIT: Duration = Duration::from_secs(5);
 /// A connection attempt takes so long at most: between two the worker looks whether the epoch was stopped.
 const DIAL_LIMIT: Duration = Duration::from_millis(250);
+const REDIAL_PAUSE: Duration = Duration::from_millis(5);
 /// Whoever watches hosts stops the epoch within this time if a host is gone; else the connection alone is broken.
 const GONE_LIMIT_S: i64 = 5;
 
@@ -303,10 +304,14 @@ fn open_wire(
     loop {
         let connected = connect_by(address, Deadline::after(DIAL_LIMIT));
         let error = match connected {
-            Ok(socket) => {
-                let dialed = dial(socket, &hello, &wiring.credentials, deadline);
-                return dialed.map_err(|error| error.to_string());
-            }
+            Ok(socket) => match dial(socket, &hello, &wiring.credentials, deadline) {
+                // A host lets go whoever comes while it has many others to let in.
+                Err(error @ HandshakeError::Cut { .. }) => {
+                    std::thread::sleep(REDIAL_PAUSE);
+                    error.to_string()
+                }
+                dialed => return dialed.map_err(|error| error.to_string()),
+            },
             Err(error) => format!("{address}: {error}"),
         };
         if is_stopped() || deadline.left_ns() == Some(0) {

@@ -169,7 +169,7 @@ impl<P: Plans> Supervisor<P> {
                 let next = Next::Wait { until_ns: now_ns };
                 self.kill_worker(now_ns, device, next, "restart on request".to_owned(), out);
             }
-            Phase::Waiting { .. } | Phase::Out { .. } => {
+            Phase::Waiting { .. } | Phase::Absent { .. } | Phase::Out { .. } => {
                 self.members.with_breaker(device, |breaker| breaker.close());
                 self.members[device].failed_starts = 0;
                 let phase = Phase::Waiting { until_ns: now_ns };

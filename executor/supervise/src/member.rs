@@ -9,6 +9,8 @@
 //!      |                        |
 //!      +---- Gone, given up ----+----> Out      not restarted, or kept out by the breaker until a time
 //! ```
+//!
+//! With its host a worker goes from anywhere to `Absent`: to `Waiting` when the host is said to be back, to `Out` after a while.
 
 mod table;
 
@@ -35,6 +37,8 @@ pub(crate) enum Phase {
     },
     /// It was killed, and is not known to be gone.
     Dying { since_ns: u64, next: Next },
+    /// Its host is gone, and is waited for until then.
+    Absent { until_ns: u64 },
     /// No worker, until then or for good.
     Out { until_ns: Option<u64> },
 }
@@ -122,7 +126,7 @@ impl Member {
     /// A worker that will be there without anybody's doing.
     pub(crate) fn is_expected(&self) -> bool {
         match self.phase {
-            Phase::Waiting { .. } | Phase::Starting { .. } => true,
+            Phase::Waiting { .. } | Phase::Starting { .. } | Phase::Absent { .. } => true,
             Phase::Dying { next, .. } => matches!(next, Next::Wait { .. }),
             Phase::Ready { .. } | Phase::Out { .. } => false,
         }
@@ -145,7 +149,7 @@ impl Member {
     /// When something happens by the clock alone; a start may take `start_ns`, a death `kill_ns`.
     fn deadline_ns(&self, start_ns: u64, kill_ns: u64) -> Option<u64> {
         match self.phase {
-            Phase::Waiting { until_ns } => Some(until_ns),
+            Phase::Waiting { until_ns } | Phase::Absent { until_ns } => Some(until_ns),
             Phase::Starting { since_ns } => Some(since_ns + start_ns),
             Phase::Ready { probe_ns, .. } => {
                 let probe = probe_ns.map(|at| at + self.breaker.probe_ns());

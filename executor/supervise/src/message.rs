@@ -136,10 +136,11 @@ pub enum Input {
         /// Why, as the system says.
         cause: Cause,
     },
-    /// Workers of one host that are gone with it, all at once: they are lost together, so that one fence, and one epoch
-    /// without all of them, follows. For each of them it is what [`Input::Gone`] is, which must not come as well.
+    /// A host that is gone with all its workers at once: they are one loss, and one fence, and one epoch without all of them,
+    /// follows. None of its devices is given a worker before [`Request::Restart`] says that it is back. For each of them it is
+    /// what [`Input::Gone`] is, which must not come as well.
     HostGone {
-        /// All its workers that were started and not reported gone.
+        /// The last worker of each of its devices, if one was started.
         workers: Vec<GoneWorker>,
         /// Why, as whoever watches hosts says.
         cause: Cause,

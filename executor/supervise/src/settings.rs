@@ -31,6 +31,8 @@ pub struct Settings {
     pub detect: DetectPolicy,
     /// How long a worker may take to get ready.
     pub start_ns: u64,
+    /// How long a host that is gone is waited for where nothing runs without it.
+    pub host_ns: u64,
     /// How long a killed worker may take to be gone before it is left behind.
     pub kill_ns: u64,
     /// How long a worker may take to take up its role in an epoch, which it does after the slot that it is in: longer
@@ -56,6 +58,7 @@ impl Default for Settings {
             breaker: BreakerPolicy::default(),
             detect: DetectPolicy::default(),
             start_ns: 10_000_000_000,
+            host_ns: 10_000_000_000,
             kill_ns: 2_000_000_000,
             join_ns: Some(1_000_000_000),
             starts: 5,

@@ -15,7 +15,7 @@ use zbmd_ir::DeviceId;
 use super::detect::{Finding, Sample};
 use super::event::{Advice, Event, What};
 use super::member::MemberTable;
-use super::message::{Action, Cause, End, Epoch, Generation, GoneWorker, Input, Verdict};
+use super::message::{Action, Cause, End, Epoch, Generation, Input, Verdict};
 use super::settings::Settings;
 use super::tree::{Tree, TreeSpec};
 use parts::WorkerParts;
@@ -236,13 +236,7 @@ impl<P: Plans> Supervisor<P> {
             } => {
                 self.worker_gone(now_ns, device, generation, cause, out);
             }
-            Input::HostGone { workers, cause } => {
-                for GoneWorker { device, generation } in workers {
-                    if !self.is_over() {
-                        self.worker_gone(now_ns, device, generation, cause.clone(), out);
-                    }
-                }
-            }
+            Input::HostGone { workers, cause } => self.host_gone(now_ns, workers, &cause, out),
             Input::Ended {
                 epoch,
                 device,

@@ -1,7 +1,7 @@
 //! The supervisor, one story each: inputs on the left, what it does about them on the right.
 
 use super::*;
-use crate::message::Request;
+use crate::message::{GoneWorker, Request};
 use crate::tree::{DeviceSpec, Intensity, Restart};
 use crate::{BreakerPolicy, OnLoss};
 
@@ -206,15 +206,41 @@ fn workers_that_are_gone_with_their_host_are_one_fence_and_one_epoch() {
         workers: workers.to_vec(),
         cause: Cause::Killed { signal: 9 },
     };
-    s.tell(
-        host_gone(&[worker(2, 1), worker(3, 1)]),
-        "fence 0, spawn 2#2, spawn 3#2",
-    );
+    s.tell(host_gone(&[worker(2, 1), worker(3, 1)]), "fence 0");
     s.tell(fenced(0, 7), "begin 1 without [2, 3]");
-    // Told again, and of workers that have been replaced: nothing.
+    // Told again: nothing.
+    s.tell(host_gone(&[worker(2, 1), worker(3, 1)]), "");
+    // It is back, and of workers that have been replaced it is told once more.
+    let restart = |device| Input::Request(Request::Restart(DeviceId(device)));
+    s.tell(restart(2), "spawn 2#2");
+    s.tell(restart(3), "spawn 3#2");
     s.tell(host_gone(&[worker(2, 1), worker(3, 1)]), "");
     s.tell(ready(2, 2), "");
     s.tell(ready(3, 2), "quiesce 1");
+}
+
+#[test]
+fn a_host_of_many_devices_is_one_loss_and_is_waited_for_where_nothing_runs_without_it() {
+    let mut s = Story::running(Settings::default(), spec(4, 1), &[&[1]]);
+    let gone = |generation| Input::HostGone {
+        workers: (1..4)
+            .map(|device| GoneWorker {
+                device: DeviceId(device),
+                generation: Generation(generation),
+            })
+            .collect(),
+        cause: Cause::Killed { signal: 9 },
+    };
+    // One more than is tolerated, if each device were one.
+    s.tell(gone(1), "fence 0");
+    s.tell(fenced(0, 7), "");
+    for device in 1..4 {
+        let restart = Input::Request(Request::Restart(DeviceId(device)));
+        s.tell(restart, &format!("spawn {device}#2"));
+    }
+    s.tell(ready(1, 2), "");
+    s.tell(ready(2, 2), "");
+    s.tell(ready(3, 2), "begin 1 without []");
 }
 
 #[test]

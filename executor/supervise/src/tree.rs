@@ -130,6 +130,8 @@ pub(crate) struct Tree {
     spec: TreeSpec,
     /// Of each device, its place in `spec.groups`.
     group_of: TiVec<DeviceId, usize>,
+    /// Groups from this number on are of one device each, which is in no declared one.
+    declared_groups: usize,
     system: Count,
     groups: Vec<Count>,
     devices: TiVec<DeviceId, Count>,
@@ -149,6 +151,7 @@ impl Tree {
         let TreeSpec {
             groups, devices, ..
         } = &mut spec;
+        let declared_count = groups.len();
         // Who is in no group is one alone.
         let group_of: TiVec<DeviceId, usize> = declared_groups
             .into_iter_enumerated()
@@ -170,6 +173,7 @@ impl Tree {
         Self {
             spec,
             group_of,
+            declared_groups: declared_count,
             system: Count::default(),
             groups: group_counts,
             devices: device_counts,
@@ -184,6 +188,12 @@ impl Tree {
     /// The devices.
     pub(crate) fn devices(&self) -> &TiVec<DeviceId, DeviceSpec> {
         &self.spec.devices
+    }
+
+    /// The number of the group that a device is in; none of one that is in no declared group.
+    pub(crate) fn declared_group(&self, device: DeviceId) -> Option<usize> {
+        let group = self.group_of[device];
+        (group < self.declared_groups).then_some(group)
     }
 
     /// Counts a loss and says what follows.

@@ -1,12 +1,14 @@
 //! The supervisor's dealings with single workers: starts, losses, restarts, and what the clock does to them.
 
+use std::collections::BTreeSet;
+
 use zbmd_ir::DeviceId;
 
 use super::{EpochPhase, Plans, Supervisor};
 use crate::breaker::BreakerState;
 use crate::event::What;
 use crate::member::{Member, Next, Phase};
-use crate::message::{Action, Cause, Epoch, Generation, Verdict};
+use crate::message::{Action, Cause, Epoch, Generation, GoneWorker, Verdict};
 use crate::tree::Restart;
 
 /// Workers: how they come, go and are lost.
@@ -107,21 +109,56 @@ impl<P: Plans> Supervisor<P> {
             Phase::Starting { .. } | Phase::Ready { .. } => {
                 self.lose_worker(now_ns, device, cause, true, out);
             }
-            Phase::Waiting { .. } | Phase::Out { .. } => {
+            Phase::Waiting { .. } | Phase::Absent { .. } | Phase::Out { .. } => {
                 self.ignore_stale(now_ns, device, of, &cause, out);
             }
         }
     }
 
-    /// A worker is lost: it is gone, or must go.
-    pub(super) fn lose_worker(
+    /// All workers of a host are gone at once, which is one loss, or one of each group that they are in.
+    pub(super) fn host_gone(
         &mut self,
         now_ns: u64,
-        device: DeviceId,
-        cause: Cause,
-        is_gone: bool,
+        workers: Vec<GoneWorker>,
+        cause: &Cause,
         out: &mut Vec<Action>,
     ) {
+        let mut counted_groups = BTreeSet::new();
+        for GoneWorker { device, generation } in workers {
+            if self.is_over() {
+                return;
+            }
+            let member = &self.members[device];
+            if member.generation != generation
+                || matches!(member.phase(), Phase::Absent { .. } | Phase::Out { .. })
+            {
+                self.ignore_stale(now_ns, device, generation, cause, out);
+                continue;
+            }
+            let had_worker = matches!(member.phase(), Phase::Starting { .. } | Phase::Ready { .. });
+            if had_worker {
+                self.note_loss(now_ns, device, cause, out);
+            }
+
+            self.members.mark_lost(device);
+            let phase = match self.tree.device(device).restart {
+                Restart::Temporary => Phase::Out { until_ns: None },
+                _ => Phase::Absent {
+                    until_ns: now_ns + self.settings.host_ns,
+                },
+            };
+            self.members.set_phase(device, phase);
+            if had_worker && counted_groups.insert(self.tree.declared_group(device)) {
+                self.count_loss(now_ns, device, out);
+            }
+        }
+        if self.stopping.is_some() {
+            self.stop_when_quiet(now_ns, out);
+        }
+    }
+
+    /// Says that a worker is lost, and fences the epoch that it has a role in.
+    fn note_loss(&mut self, now_ns: u64, device: DeviceId, cause: &Cause, out: &mut Vec<Action>) {
         let epoch = self.epoch_of(device);
         let generation = self.members[device].generation;
         let lost = What::Lost {
@@ -136,7 +173,18 @@ impl<P: Plans> Supervisor<P> {
         if epoch.is_some() {
             self.fence_epoch(now_ns, out);
         }
+    }
 
+    /// A worker is lost: it is gone, or must go.
+    pub(super) fn lose_worker(
+        &mut self,
+        now_ns: u64,
+        device: DeviceId,
+        cause: Cause,
+        is_gone: bool,
+        out: &mut Vec<Action>,
+    ) {
+        self.note_loss(now_ns, device, &cause, out);
         let is_needed = self.is_needed(device);
         let was_probe = !self.members[device].breaker().is_closed();
         let next = self.next_of(now_ns, device, &cause, is_needed, out);
@@ -167,7 +215,8 @@ impl<P: Plans> Supervisor<P> {
     /// Whether nothing runs without a device, given those that are out already.
     fn is_needed(&self, device: DeviceId) -> bool {
         let mut lost_devices = self.members.devices_that(|member| {
-            matches!(member.phase(), Phase::Out { .. }) || !member.breaker().is_closed()
+            matches!(member.phase(), Phase::Absent { .. } | Phase::Out { .. })
+                || !member.breaker().is_closed()
         });
         if let Err(index) = lost_devices.binary_search(&device) {
             lost_devices.insert(index, device);
@@ -488,6 +537,13 @@ impl<P: Plans> Supervisor<P> {
                     out,
                 );
                 self.member_again(now_ns, device, out);
+            }
+            // Its host is not back in time.
+            Phase::Absent { .. } => {
+                self.members
+                    .set_phase(device, Phase::Out { until_ns: None });
+                let why = "its host is not back".to_owned();
+                self.emit_event(now_ns, What::NotRestarted { device, why }, out);
             }
             // The breaker has been open long enough: one attempt decides.
             Phase::Out { until_ns: Some(_) } => {

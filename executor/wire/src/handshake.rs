@@ -43,6 +43,8 @@ pub enum Purpose {
     Border = 4,
     /// An agent joins a run.
     Join = 5,
+    /// An agent has another one pass on a bundle.
+    Bundle = 6,
 }
 
 /// What the dialer says.
@@ -115,6 +117,7 @@ impl Hello {
             3 => Purpose::Council,
             4 => Purpose::Border,
             5 => Purpose::Join,
+            6 => Purpose::Bundle,
             found => return Err(HandshakeError::Purpose { peer, found }),
         };
         Ok(Self {

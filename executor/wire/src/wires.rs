@@ -12,8 +12,10 @@ use crate::error::{FrameError, WireError};
 use crate::frame::{FrameHeader, FrameKind, HEADER_BYTES, sum_of};
 use crate::socket::{Deadline, prepare, timespec};
 
-/// Wires of a worker, at most: one `poll` looks at them all.
-pub const MAX_WIRES: usize = 63;
+/// Wires of a worker, at most: one in each direction to each other device of the largest machine, and one more.
+pub const MAX_WIRES: usize = 2047;
+/// As many as most workers have at most: what is made for each look at them is small.
+const FEW_WIRES: usize = 63;
 /// A read that has got nothing is tried so often altogether before the worker sleeps.
 const TRIES: usize = 2;
 /// Frames that are taken in from one wire at a time, so that none keeps the worker from the others.
@@ -121,6 +123,8 @@ pub struct Wires {
     wires: Vec<Wire>,
     rings: Vec<Ring>,
     scratch: Box<[u8]>,
+    /// Wires on which something has come, with room for all of them.
+    ready: Vec<usize>,
     foreign_frames: u64,
     sleeps: u64,
 }
@@ -136,6 +140,7 @@ impl Wires {
             wires: Vec::new(),
             rings: Vec::new(),
             scratch: vec![0; SCRATCH_BYTES].into(),
+            ready: Vec::new(),
             foreign_frames: 0,
             sleeps: 0,
         }
@@ -185,6 +190,7 @@ impl Wires {
             credit: [0; HEADER_BYTES],
             credit_sent: HEADER_BYTES,
         });
+        self.ready.reserve(self.wires.len());
         Ok(())
     }
 
@@ -314,23 +320,24 @@ impl Wires {
             count: 0,
             bytes: 0,
         };
-        // One bit for each wire on which this worker sends.
-        let numbered = self.wires.iter().enumerate();
-        let sends = numbered.fold(0u64, |sends, (index, wire)| {
-            sends | u64::from(wire.side == Side::Sends) << index
-        });
-        for wire in (0..self.wires.len()).filter(|w| sends >> w & 1 == 1) {
-            self.write_frame(wire, &close.encode(0), &[], memory)?;
+        for wire in 0..self.wires.len() {
+            if self.wires[wire].side == Side::Sends {
+                self.write_frame(wire, &close.encode(0), &[], memory)?;
+            }
         }
         // First what others wait for: a receiver ends the connection when it has read the close.
-        for wire in (0..self.wires.len()).filter(|w| sends >> w & 1 == 0) {
-            let is_closed = |wires: &Self| wires.wires[wire].is_closed;
-            self.wait_until(wire, is_closed, Deadline::NEVER, memory)?;
-            self.end(wire);
+        for wire in 0..self.wires.len() {
+            if self.wires[wire].side == Side::Receives {
+                let is_closed = |wires: &Self| wires.wires[wire].is_closed;
+                self.wait_until(wire, is_closed, Deadline::NEVER, memory)?;
+                self.end(wire);
+            }
         }
-        for wire in (0..self.wires.len()).filter(|w| sends >> w & 1 == 1) {
-            let is_over = |wires: &Self| !wires.wires[wire].is_open;
-            self.wait_until(wire, is_over, Deadline::NEVER, memory)?;
+        for wire in 0..self.wires.len() {
+            if self.wires[wire].side == Side::Sends {
+                let is_over = |wires: &Self| !wires.wires[wire].is_open;
+                self.wait_until(wire, is_over, Deadline::NEVER, memory)?;
+            }
         }
         Ok(())
     }
@@ -386,44 +393,49 @@ impl Wires {
         memory: &mut impl RingMemory,
     ) -> Result<(), WireStop> {
         self.sleeps += 1;
-        let ready = self.poll_wires(wanted, flags, deadline)?;
-        for wire in 0..self.wires.len() {
-            if ready >> wire & 1 == 1 {
-                self.take_in(wire, memory)?;
-            }
-        }
-        Ok(())
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        let polled = match self.wires.len() <= FEW_WIRES {
+            true => self.poll_wires::<{ FEW_WIRES + 1 }>(wanted, flags, deadline, &mut ready),
+            false => self.poll_wires::<{ MAX_WIRES + 1 }>(wanted, flags, deadline, &mut ready),
+        };
+        let mut ready_wires = ready.iter();
+        let taken =
+            polled.and_then(|()| ready_wires.try_for_each(|wire| self.take_in(*wire, memory)));
+        self.ready = ready;
+        taken
     }
 
-    /// One bit for each wire with something that has come, but not been taken in.
-    fn unread_wires(&self) -> u64 {
+    /// Adds the wires with something that has come, but not been taken in.
+    fn add_unread(&self, ready: &mut Vec<usize>) {
         let numbered = self.wires.iter().enumerate();
-        numbered.fold(0, |unread, (index, wire)| {
-            unread | u64::from(wire.is_open && wire.connection.has_unread()) << index
-        })
+        let unread = numbered.filter(|(_, wire)| wire.is_open && wire.connection.has_unread());
+        ready.extend(unread.map(|(index, _)| index));
     }
 
-    /// One bit for each wire on which something has come. Of the wires that are not wanted, only those that bring tokens
-    /// are looked at: credits that nobody waits for would wake the worker for nothing, and always have room in the socket.
-    fn poll_wires(
+    /// Adds the wires on which something has come; `PLACES` is more than there are. Of the wires that are not wanted, only those
+    /// that bring tokens are looked at: credits that nobody waits for would wake the worker for nothing, and always have room in
+    /// the socket.
+    fn poll_wires<const PLACES: usize>(
         &self,
         wanted: usize,
         wanted_flags: PollFlags,
         deadline: Deadline,
-    ) -> Result<u64, WireStop> {
+        ready: &mut Vec<usize>,
+    ) -> Result<(), WireStop> {
         let left_ns = deadline.left_ns();
         if left_ns == Some(0) {
             return Err(WireStop::TimedOut);
         }
         // Of what has been taken from its socket already, `poll` knows nothing.
-        let unread = self.unread_wires();
-        if unread != 0 {
-            return Ok(unread);
+        self.add_unread(ready);
+        if !ready.is_empty() {
+            return Ok(());
         }
         let stop = self.stop.as_fd();
-        let mut polled = [const { None }; MAX_WIRES + 1]
-            .map(|_: Option<()>| PollFd::from_borrowed_fd(stop, PollFlags::IN));
-        let mut wire_at = [0usize; MAX_WIRES + 1];
+        let mut polled: [PollFd<'_>; PLACES] =
+            std::array::from_fn(|_| PollFd::from_borrowed_fd(stop, PollFlags::IN));
+        let mut wire_at = [0usize; PLACES];
         let mut count = 1;
         for (index, wire) in self.wires.iter().enumerate() {
             let is_wanted = index == wanted;
@@ -446,7 +458,7 @@ impl Wires {
         let left = left_ns.map(timespec);
         match poll(&mut polled[..count], left.as_ref()) {
             Ok(_) => {}
-            Err(Errno::INTR) => return Ok(0),
+            Err(Errno::INTR) => return Ok(()),
             Err(error) => {
                 return Err(WireStop::Failed(WireError::System {
                     peer: "all hosts".to_owned(),
@@ -457,13 +469,12 @@ impl Wires {
         if !polled[0].revents().is_empty() {
             return Err(WireStop::Stopped);
         }
-        let mut ready = 0;
         for (entry, &index) in polled[..count].iter().zip(&wire_at).skip(1) {
             if entry.revents().intersects(!PollFlags::OUT) {
-                ready |= 1 << index;
+                ready.push(index);
             }
         }
-        Ok(ready)
+        Ok(())
     }
 
     /// Writes a frame, however long the socket takes; meanwhile it takes in what comes.

@@ -680,6 +680,12 @@ impl World {
             gone_workers.truncate(1);
         }
         self.summary.host_losses += 1;
+        // It comes back, and whoever watches hosts says so.
+        let back_ns = self.rng.u64(1..500) * MS;
+        for device in self.scenario.plans.hosts[host].clone() {
+            let restart = Input::Request(Request::Restart(device));
+            self.after(back_ns, Ev::Tell(self.life, restart));
+        }
         let told = Input::HostGone {
             workers: gone_workers,
             cause: Cause::Killed { signal: 9 },

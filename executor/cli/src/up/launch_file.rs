@@ -13,7 +13,7 @@ use crate::io::read_whole;
 const MAX_BYTES: u64 = 1 << 20;
 
 /// What is started where. Paths of this computer are taken from the working folder.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(rename = "Launch", deny_unknown_fields)]
 pub(crate) struct LaunchFile {
     /// The bundle, on this computer.
@@ -37,7 +37,7 @@ pub(crate) struct LaunchFile {
 }
 
 /// A host on which an agent is started.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(rename = "Host", deny_unknown_fields)]
 pub(crate) struct LaunchHost {
     /// The agent listens there. Port 0 is one that is free.
@@ -89,7 +89,7 @@ impl LaunchFile {
             );
         }
         let words = launch.hosts.iter().flat_map(|(name, host)| {
-            let words = launch.agent_words(host).into_iter();
+            let words = launch.agent_words(host, host.address).into_iter();
             words.map(move |word| (name, word))
         });
         for (name, word) in words {
@@ -113,12 +113,12 @@ impl LaunchFile {
         words
     }
 
-    /// The command line of a host's agent.
-    pub(crate) fn agent_words(&self, host: &LaunchHost) -> Vec<String> {
+    /// The command line of a host's agent, which listens at this address.
+    pub(crate) fn agent_words(&self, host: &LaunchHost, address: SocketAddr) -> Vec<String> {
         let program = host.program.as_ref().unwrap_or(&self.program);
         let token_file = host.token_file.as_ref().unwrap_or(&self.token_file);
         let mut words = vec![program.clone(), "agent".to_owned()];
-        words.extend(["--listen".to_owned(), host.address.to_string()]);
+        words.extend(["--listen".to_owned(), address.to_string()]);
         words.extend(["--token-file".to_owned(), token_file.clone()]);
         words.push("--end-with-input".to_owned());
         words.extend(self.agent_options.iter().chain(&host.options).cloned());
@@ -165,12 +165,12 @@ mod tests {
         );
         let (left, right) = (&launch.hosts["left"], &launch.hosts["right"]);
         assert_eq!(
-            launch.agent_words(left).join(" "),
+            launch.agent_words(left, left.address).join(" "),
             "zbmd-run agent --listen 10.0.0.2:7000 --token-file cluster.token --end-with-input --plain-wires"
         );
         assert_eq!(left.ssh_destination(), "10.0.0.2");
         assert_eq!(
-            launch.agent_words(right).join(" "),
+            launch.agent_words(right, right.address).join(" "),
             "/opt/zbmd-run agent --listen 10.0.0.3:0 --token-file /etc/it's the token --end-with-input --plain-wires --voter 2"
         );
         assert_eq!(right.ssh_destination(), "radio@gateway");

@@ -240,6 +240,7 @@ mod tests {
             plan: "full".to_owned(),
             devices: vec![DeviceProgress {
                 device: "cpu:0".to_owned(),
+                host: None,
                 state: DeviceState::Lost,
                 periods: 5,
             }],

@@ -35,6 +35,9 @@ pub struct Progress {
     pub period_planned_ns: u64,
     /// Periods that every worker has done in this epoch.
     pub periods: u64,
+    /// Hosts of a run over several, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostProgress>,
     /// Devices of the bundle's plans, in order.
     pub devices: Vec<DeviceProgress>,
     /// Rings between devices.
@@ -110,11 +113,46 @@ pub struct TimesProgress {
     pub max_ns: u64,
 }
 
+/// One host of a run over several.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostProgress {
+    /// Its name.
+    pub host: String,
+    /// Whether it is there.
+    pub state: HostState,
+}
+
+/// Whether a host takes part in the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HostState {
+    /// The run is on it.
+    Conductor,
+    /// Its agent is connected, and has been heard within the lease.
+    Present,
+    /// It is gone, or has not been heard for a lease: none of its devices takes part.
+    #[default]
+    Lost,
+}
+
+impl std::fmt::Display for HostState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Conductor => "conductor",
+            Self::Present => "present",
+            Self::Lost => "lost",
+        })
+    }
+}
+
 /// One device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceProgress {
     /// Its name.
     pub device: String,
+    /// Its host, in a run over several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// What it does.
     pub state: DeviceState,
     /// Periods that it has done in this epoch.
@@ -134,7 +172,7 @@ pub enum DeviceState {
     Working,
     /// Its worker waits for tokens or room to begin a period.
     Waiting,
-    /// It is lost; the plan at work does without it.
+    /// It is lost: the plan at work does without it, or is about to be replaced by one that does.
     Lost,
 }
 

@@ -21,7 +21,7 @@ const MAGIC: [u8; 4] = *b"ZBLV";
 const VERSION: u32 = 1;
 const HEAD_BYTES: usize = 24;
 /// Longest body; lists are left out where it would be longer.
-const MAX_BYTES: usize = 64 << 10;
+const MAX_BYTES: usize = 1 << 20;
 /// Rates are means over about so long.
 const WINDOW_NS: u64 = 1_000_000_000;
 /// Reads that meet the writer before a page is called damaged.
@@ -127,9 +127,13 @@ impl Page {
 
         let mut body_bytes = serde_json::to_vec(live).map_err(io::Error::other)?;
         if body_bytes.len() > MAX_BYTES {
-            for list in [&mut live.progress.rings, &mut live.progress.queues] {
-                list.clear();
-            }
+            // Of many devices there are many more rings.
+            live.progress.rings.clear();
+            body_bytes = serde_json::to_vec(live).map_err(io::Error::other)?;
+        }
+        if body_bytes.len() > MAX_BYTES {
+            live.progress.queues.clear();
+            live.progress.hosts.clear();
             live.progress.devices.clear();
             live.progress.releases.clear();
             live.progress.deadlines.clear();
@@ -281,7 +285,9 @@ impl Live {
         let progress = &mut self.progress;
         let fills = progress.rings.iter_mut().chain(&mut progress.queues);
         let names = fills.map(|fill| &mut fill.name);
-        let devices = progress.devices.iter_mut().map(|device| &mut device.device);
+        let hosts = progress.hosts.iter_mut().map(|host| &mut host.host);
+        let devices = progress.devices.iter_mut();
+        let devices = devices.flat_map(|device| device.host.iter_mut().chain([&mut device.device]));
         let releases = progress.releases.iter_mut();
         let releases = releases.map(|release| &mut release.source);
         let deadlines = progress.deadlines.iter_mut();
@@ -290,6 +296,7 @@ impl Live {
         let parameters = parameters.map(|value| &mut value.parameter);
         let mode = progress.mode.iter_mut().map(|mode| &mut mode.mode);
         for name in names
+            .chain(hosts)
             .chain(devices)
             .chain(releases)
             .chain(deadlines)
@@ -376,8 +383,13 @@ mod tests {
                 plan: "\r\u{9b}1m".into(),
                 rings: vec![fill("\x07")],
                 queues: vec![fill("fine \u{e4}\n")],
+                hosts: vec![super::super::HostProgress {
+                    host: "\x1b".into(),
+                    ..Default::default()
+                }],
                 devices: vec![super::super::DeviceProgress {
                     device: "cpu\x7f".into(),
+                    host: Some("\x1b".into()),
                     ..Default::default()
                 }],
                 ..Progress::default()

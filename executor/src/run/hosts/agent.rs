@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use zbmd_wire::handshake::{Accepted, Purpose};
 
 use super::agent_run::{AgentRun, RunTerms};
 use super::agent_seat::Obedience;
-use super::bundle_parts::{BundleParts, HeldBundle};
+use super::bundle_parts::{self, BundleParts, BundleShelf, HeldBundle};
 use super::gathering::join_when_there;
 use super::heartbeats::{BeatPeer, Heartbeats, Silence};
 use super::message::{self, Order, Report};
@@ -29,6 +30,8 @@ const FIRST_LIMIT: Duration = Duration::from_secs(10);
 const FIRST_BEAT_LIMIT: Duration = Duration::from_secs(600);
 /// Longest lease.
 const MAX_LEASE_NS: u64 = 600_000_000_000;
+/// A conductor that waits for a bundle to be passed on is told after so many parts how many there are.
+const PARTS_PER_WORD: u64 = 16;
 const SEND_LIMIT: Duration = Duration::from_secs(2);
 
 /// What an agent tells whoever started it.
@@ -45,6 +48,20 @@ pub enum AgentEvent {
     Joined {
         /// Where the run gathers its agents.
         run: String,
+    },
+    /// The bundle has not come from the agent that was to pass it on, or not all of it: the run sends the rest.
+    PassedOver {
+        /// Why.
+        why: String,
+    },
+    /// The bundle of the run is here.
+    Received {
+        /// Its parts.
+        parts: u64,
+        /// Those that were here before.
+        held: u64,
+        /// Those that another agent has passed on. The run has sent the others.
+        passed_on: u64,
     },
     /// A conductor has connected.
     Began {
@@ -92,6 +109,8 @@ pub struct AgentSeat<'a> {
     pub council: Option<&'a CouncilSeat>,
     /// The run that it tells where it is; without, runs know that.
     pub join: Option<&'a Join>,
+    /// Where it keeps the bundle that it was sent last; in memory, if `None`.
+    pub bundle_folder: Option<&'a Path>,
 }
 
 /// Serves one conductor after the other, for as long as the process lives, or until the run is over that it was to join once.
@@ -115,11 +134,13 @@ pub fn serve_as_agent(
     let obedience = Obedience::new(seat.council, credentials);
     let obedience = Arc::new(obedience.map_err(|error| failed(io::Error::other(error)))?);
     let (taker, conductors) = mpsc::channel::<Accepted>();
-    let callers = Callers {
+    let conductor_calls = Callers {
         purpose: Purpose::Control,
         taker,
     };
-    let switchboard = Switchboard::listen(address, credentials, Some(callers)).map_err(failed)?;
+    let shelf = Arc::<BundleShelf>::default();
+    let callers = vec![conductor_calls, pass_bundles_on(&shelf).map_err(failed)?];
+    let switchboard = Switchboard::listen(address, credentials, callers).map_err(failed)?;
     let beats = UdpSocket::bind(switchboard.address()).map_err(failed)?;
     listener(AgentEvent::Listening(switchboard.address()));
     let refusal = Arc::<OnceLock<String>>::default();
@@ -138,8 +159,10 @@ pub fn serve_as_agent(
             switchboard: &switchboard,
             beats: &beats,
             obedience: &obedience,
+            shelf: &shelf,
+            bundle_folder: seat.bundle_folder,
         };
-        let served = host.serve(accepted, &mut kept);
+        let served = host.serve(accepted, &mut kept, &listener);
         switchboard.end();
         if served.is_ok() {
             kept = KeptBundle::Nothing;
@@ -154,6 +177,19 @@ pub fn serve_as_agent(
         Some(why) => Err(AgentError::NotJoined { why: why.clone() }),
         None => Ok(()),
     }
+}
+
+/// Begins to pass bundles on to other agents, on a thread of its own.
+fn pass_bundles_on(shelf: &Arc<BundleShelf>) -> io::Result<Callers> {
+    let (taker, callers) = mpsc::channel::<Accepted>();
+    let shelf = Arc::clone(shelf);
+    std::thread::Builder::new()
+        .name("zbmd bundles".to_owned())
+        .spawn(move || shelf.serve(&callers))?;
+    Ok(Callers {
+        purpose: Purpose::Bundle,
+        taker,
+    })
 }
 
 /// Joins the run, and each one after it unless it is to be only one, on a thread of its own. When there is nobody to serve
@@ -199,11 +235,18 @@ struct AgentHost<'a> {
     switchboard: &'a Arc<Switchboard>,
     beats: &'a UdpSocket,
     obedience: &'a Arc<Obedience>,
+    shelf: &'a Arc<BundleShelf>,
+    bundle_folder: Option<&'a Path>,
 }
 
 impl AgentHost<'_> {
-    /// Serves one conductor until it goes. What is kept of its bundle need not be sent.
-    fn serve(&self, accepted: Accepted, kept: &mut KeptBundle) -> io::Result<()> {
+    /// Serves one conductor until it goes. What is kept of its bundle need not be sent; `tell` is told how it has come.
+    fn serve(
+        &self,
+        accepted: Accepted,
+        kept: &mut KeptBundle,
+        tell: &dyn Fn(AgentEvent),
+    ) -> io::Result<()> {
         let run = accepted.hello.run;
         let connection = accepted.welcome(Deadline::after(SEND_LIMIT));
         let connection = connection.map_err(io::Error::other)?;
@@ -215,6 +258,7 @@ impl AgentHost<'_> {
             lease_ns,
             beat_session,
             council,
+            upstream,
         } = order
         else {
             return Err(io::Error::other(
@@ -222,7 +266,7 @@ impl AgentHost<'_> {
             ));
         };
 
-        let engine = receive_engine(&connection, bundle, kept, self.registry)?;
+        let engine = self.receive_engine(&connection, bundle, kept, upstream, tell)?;
         if let Err(why) = self.obedience.accept_run(council) {
             message::send(&*connection, &Report::Unfit { why: why.clone() })?;
             return Err(io::Error::other(why));
@@ -252,6 +296,7 @@ impl AgentHost<'_> {
             switchboard: Arc::clone(self.switchboard),
             obedience: Arc::clone(self.obedience),
             council,
+            shelf: Arc::clone(self.shelf),
         }));
         let result = agent.serve();
         match silence.is_set() {
@@ -260,6 +305,94 @@ impl AgentHost<'_> {
                 lease.as_millis()
             ))),
             false => result,
+        }
+    }
+
+    /// Receives what is lacking of a bundle: from another agent, if there is one, and from the conductor what does not come from
+    /// there.
+    fn receive_parts(
+        &self,
+        connection: &SharedConnection,
+        bundle: &HeldBundle,
+        upstream: Option<SocketAddr>,
+        tell: &dyn Fn(AgentEvent),
+    ) -> Result<(), String> {
+        let held = bundle.first_missing();
+        // The conductor waits: it is told now and then how much there is. That it is gone is seen when the bundle is here.
+        let note = |parts: u64| {
+            if parts.is_multiple_of(PARTS_PER_WORD) {
+                let _ = message::send(connection, &Report::Has { parts });
+            }
+        };
+        if let Some(upstream) = upstream.filter(|_| held < bundle.count())
+            && let Err(why) = bundle_parts::fetch(bundle, upstream, self.credentials, note)
+        {
+            tell(AgentEvent::PassedOver { why });
+        }
+
+        let first_part = bundle.first_missing();
+        let lacks = Report::Lacks { first_part };
+        message::send(connection, &lacks).map_err(|error| error.to_string())?;
+        bundle.receive(connection, |_| ())?;
+        tell(AgentEvent::Received {
+            parts: bundle.count(),
+            held,
+            passed_on: first_part - held,
+        });
+        Ok(())
+    }
+
+    /// Receives what is lacking of a bundle, and loads it; the conductor is told if this host cannot run it. What there is of it
+    /// is kept, also if the connection is cut.
+    fn receive_engine(
+        &self,
+        connection: &SharedConnection,
+        parts: BundleParts,
+        kept: &mut KeptBundle,
+        upstream: Option<SocketAddr>,
+        tell: &dyn Fn(AgentEvent),
+    ) -> io::Result<Engine> {
+        let begun = match std::mem::take(kept) {
+            KeptBundle::Loaded {
+                parts: loaded_parts,
+                engine,
+            } if loaded_parts == parts => {
+                let first_part = parts.count();
+                message::send(connection, &Report::Lacks { first_part })?;
+                *kept = KeptBundle::Loaded {
+                    parts,
+                    engine: engine.clone(),
+                };
+                return Ok(engine);
+            }
+            KeptBundle::Begun(bundle) => Some(bundle),
+            _ => None,
+        };
+
+        let held = HeldBundle::of(parts.clone(), begun, self.bundle_folder);
+        let received = held.and_then(|bundle| {
+            self.shelf.put(&bundle);
+            let received = self.receive_parts(connection, &bundle, upstream, tell);
+            if received.is_err() {
+                bundle.give_up();
+            }
+            let opened = received.and_then(|()| open_bundle(&bundle, self.registry));
+            *kept = match &opened {
+                // The engine has a copy of its own.
+                Ok(engine) => KeptBundle::Loaded {
+                    parts,
+                    engine: engine.clone(),
+                },
+                Err(_) => KeptBundle::Begun(bundle),
+            };
+            opened
+        });
+        match received {
+            Ok(engine) => Ok(engine),
+            Err(why) => {
+                message::send(connection, &Report::Unfit { why: why.clone() })?;
+                Err(io::Error::other(why))
+            }
         }
     }
 }
@@ -298,65 +431,11 @@ fn hear_conductor(
 enum KeptBundle {
     #[default]
     Nothing,
-    Begun(HeldBundle),
+    Begun(Arc<HeldBundle>),
     Loaded {
         parts: BundleParts,
         engine: Engine,
     },
-}
-
-/// Receives what is lacking of a bundle, and loads it; the conductor is told if this host cannot run it. What there is of it
-/// is kept, also if the connection is cut.
-fn receive_engine(
-    connection: &SharedConnection,
-    parts: BundleParts,
-    kept: &mut KeptBundle,
-    registry: &Registry,
-) -> io::Result<Engine> {
-    let begun = match std::mem::take(kept) {
-        KeptBundle::Loaded {
-            parts: loaded_parts,
-            engine,
-        } if loaded_parts == parts => {
-            let first_part = parts.count();
-            message::send(connection, &Report::Lacks { first_part })?;
-            *kept = KeptBundle::Loaded {
-                parts,
-                engine: engine.clone(),
-            };
-            return Ok(engine);
-        }
-        KeptBundle::Begun(bundle) => Some(bundle),
-        _ => None,
-    };
-
-    let received = HeldBundle::of(parts.clone(), begun).and_then(|mut bundle| {
-        let received = receive_rest(connection, &mut bundle);
-        let opened = received.and_then(|()| open_bundle(&bundle, registry));
-        *kept = match &opened {
-            // The engine has a copy of its own.
-            Ok(engine) => KeptBundle::Loaded {
-                parts,
-                engine: engine.clone(),
-            },
-            Err(_) => KeptBundle::Begun(bundle),
-        };
-        opened
-    });
-    match received {
-        Ok(engine) => Ok(engine),
-        Err(why) => {
-            message::send(connection, &Report::Unfit { why: why.clone() })?;
-            Err(io::Error::other(why))
-        }
-    }
-}
-
-fn receive_rest(connection: &SharedConnection, bundle: &mut HeldBundle) -> Result<(), String> {
-    let first_part = bundle.first_missing();
-    let lacks = Report::Lacks { first_part };
-    message::send(connection, &lacks).map_err(|error| error.to_string())?;
-    bundle.receive(connection)
 }
 
 /// The engine for a bundle, which is verified like any other.

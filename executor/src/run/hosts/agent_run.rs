@@ -10,6 +10,7 @@ use zbmd_ir::Plan;
 use zbmd_wire::connection::{Credentials, SharedConnection};
 
 use super::agent_seat::Obedience;
+use super::bundle_parts::BundleShelf;
 use super::message::{self, Order, Report};
 use super::seat::Mandate;
 use crate::fault::WorkerOutcome;
@@ -40,6 +41,8 @@ pub(super) struct RunTerms {
     pub obedience: Arc<Obedience>,
     /// The council in whose name the run is conducted.
     pub council: Option<u64>,
+    /// Where other agents get the bundle.
+    pub shelf: Arc<BundleShelf>,
 }
 
 /// What an agent has of a run.
@@ -185,6 +188,8 @@ impl AgentRun {
             return Ok(());
         };
         self.stop_epoch(u64::MAX);
+        // Whoever was to have the bundle passed on has it.
+        self.terms.shelf.clear_memory();
         self.terms.obedience.accept(self.terms.council, mandate)?;
         *self.mandate.lock().unwrap_or_else(PoisonError::into_inner) = mandate;
         let modes = &self.terms.engine.modes;

@@ -19,6 +19,7 @@ use super::message::Order;
 use super::opener::{AgentOpener, sum_of};
 use super::seat::Mandate;
 use crate::error::EngineError;
+use crate::observe::live::{HostProgress, HostState};
 use crate::options::{Hosts, Isolation, RunOptions};
 use crate::program::{LoadedModes, LoadedProgram};
 use crate::run::event::WorkerEvent;
@@ -107,11 +108,16 @@ impl HostSet {
     fn open_all(&mut self) -> Result<(), EngineError> {
         let agent_hosts = self.agent_hosts();
         let opener = &self.opener;
-        // All at once: each may take a while to receive the bundle and to load it.
+        let addresses = opener.addresses();
+        // All at once: each may take a while to receive the bundle and to load it. The first one is sent it from here, and each
+        // passes it on to the next one while it comes.
         let opened: Vec<_> = std::thread::scope(|scope| {
+            let before = agent_hosts.iter().map(|host| Some(addresses[*host]));
+            let upstreams = std::iter::once(None).chain(before);
             let threads: Vec<_> = agent_hosts
                 .iter()
-                .map(|host| scope.spawn(|| opener.open(*host)))
+                .zip(upstreams)
+                .map(|(host, upstream)| scope.spawn(move || opener.open(*host, upstream)))
                 .collect();
             threads.into_iter().map(ScopedJoinHandle::join).collect()
         });
@@ -152,10 +158,11 @@ impl HostSet {
         checked.map_err(|error| host_error("here", error.to_string()))?;
 
         let (taker, joins) = mpsc::channel();
-        let callers = gather.as_ref().map(|_| Callers {
+        let callers = gather.iter().map(|_| Callers {
             purpose: Purpose::Join,
-            taker,
+            taker: taker.clone(),
         });
+        let callers = callers.collect();
         let switchboard = Switchboard::listen(bind_address, &hosts.credentials, callers);
         let switchboard =
             switchboard.map_err(|error| host_error("here", format!("{bind_address}: {error}")))?;
@@ -313,6 +320,20 @@ impl HostSet {
         let devices = self.hosts.iter_enumerated();
         let own = devices.filter(|(_, of)| **of == host);
         own.map(|(device, _)| device).collect()
+    }
+
+    /// All hosts in order, and which are there.
+    pub(crate) fn list(&self) -> Vec<HostProgress> {
+        let hosts = self.names.iter().zip(&self.links).enumerate();
+        let list = hosts.map(|(index, (name, link))| HostProgress {
+            host: name.clone(),
+            state: match link {
+                _ if index == self.own_host => HostState::Conductor,
+                Some(link) if link.is_there() => HostState::Present,
+                _ => HostState::Lost,
+            },
+        });
+        list.collect()
     }
 
     pub(crate) fn name(&self, host: usize) -> &str {

@@ -375,7 +375,7 @@ fn take_in(
 ) -> io::Result<()> {
     let is_present = |epoch: u64| epoch == present.spec.epoch;
     match report {
-        Report::Lacks { .. } | Report::Opened | Report::Unfit { .. } => Ok(()),
+        Report::Has { .. } | Report::Lacks { .. } | Report::Opened | Report::Unfit { .. } => Ok(()),
         Report::Saved {
             epoch,
             border,

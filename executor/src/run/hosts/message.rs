@@ -25,6 +25,8 @@ pub(super) type SavedTokens = Vec<(u32, Vec<u8>)>;
 pub(super) enum Order {
     /// Comes first; the parts of a bundle follow that the agent says it lacks.
     Open {
+        /// An agent that passes on the bundle as it comes.
+        upstream: Option<SocketAddr>,
         bundle: BundleParts,
         options: HostOptions,
         /// Whoever is silent for so long is lost.
@@ -66,6 +68,8 @@ pub(super) enum Order {
 /// From an agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Report {
+    /// So many of the bundle's parts have been passed on to it; more follow.
+    Has { parts: u64 },
     /// The bundle's parts from this one on are to be sent.
     Lacks { first_part: u64 },
     /// The bundle is loaded; epochs can begin.

@@ -54,11 +54,16 @@ pub(super) struct AgentOpener {
 }
 
 impl AgentOpener {
-    /// Connects to the agent of a host, has it load the bundle, and waits for its first heartbeat.
+    /// Connects to the agent of a host, has it load the bundle, and waits for its first heartbeat. What the agent lacks of the
+    /// bundle it gets from the agent at `upstream`, if there is one, and from here what does not come from there.
     ///
     /// # Errors
     /// It is not there, refuses us or the bundle, or is not heard.
-    pub(super) fn open(&self, host: usize) -> Result<HostLink, String> {
+    pub(super) fn open(
+        &self,
+        host: usize,
+        upstream: Option<SocketAddr>,
+    ) -> Result<HostLink, String> {
         let address = self.addresses()[host];
         let text = |error: io::Error| format!("{address}: {error}");
         let session = new_run().map_err(text)?;
@@ -71,11 +76,15 @@ impl AgentOpener {
             lease_ns: self.hosts.lease.as_nanos() as u64,
             beat_session: session,
             council: self.hosts.council.as_ref().map(council_sum),
+            upstream,
         };
         message::send(&connection, &open).map_err(text)?;
-        let first_part = match receive_report(&connection, address)? {
-            Report::Lacks { first_part } => first_part,
-            other => return Err(format!("{address}: it answers {other:?}")),
+        let first_part = loop {
+            match receive_report(&connection, address)? {
+                Report::Has { .. } => {}
+                Report::Lacks { first_part } => break first_part,
+                other => return Err(format!("{address}: it answers {other:?}")),
+            }
         };
         let sent = self.parts.send(self.bundle.file(), first_part, &connection);
         if sent.is_err() {
@@ -154,7 +163,7 @@ impl AgentOpener {
         let look = move || {
             while !opener.is_over.load(Ordering::Acquire) {
                 std::thread::sleep(RETURN_PAUSE);
-                if let Ok(link) = opener.open(host) {
+                if let Ok(link) = opener.open(host, None) {
                     let link = Box::new(link);
                     opener.events.send(WorkerEvent::HostBack { host, link });
                     return;

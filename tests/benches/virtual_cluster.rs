@@ -1,0 +1,169 @@
+//! A whole cluster on this computer by `zbmd-run --virtual-cluster`: how long it takes until it is up, what one round through all
+//! devices takes, and how soon the loss of a host leads to a new epoch, with the outputs checked.
+//!
+//! ```text
+//! cargo bench -p zbmd-tests --bench virtual_cluster                     8 hosts with 8 devices each, 20 losses
+//! cargo bench -p zbmd-tests --bench virtual_cluster -- 32 32 100        32 with 32, 100 losses
+//! ```
+
+zbmd_tests::own_zbmd_run!("runs over several hosts need Linux", linux::main);
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use rustix::process::Signal;
+    use zbmd_compiler::Losses;
+    use zbmd_tests::child_run;
+    use zbmd_tests::cluster_models::Cluster;
+    use zbmd_tests::figures::{load, median};
+    use zbmd_tests::run_process::RunProcess;
+    use zbmd_tests::virtual_cluster::{
+        ClusterProgram, ClusterRuns, LONG_LEASE, filters, programs, signal,
+    };
+    use zbmd_wire::monotonic_ns;
+
+    const TOKENS: i64 = 200;
+    const MAX_FILTERS: usize = 48;
+    const RATE_PER_S: u64 = 100_000;
+    /// A host that has no part in the plan is lost without an epoch: that is waited for so long.
+    const EPOCH_LIMIT: Duration = Duration::from_millis(500);
+    /// A host is back long before.
+    const RETURN_LIMIT: Duration = Duration::from_secs(60);
+
+    pub(super) fn main() {
+        let numbers: Vec<usize> = std::env::args()
+            .filter_map(|argument| argument.parse().ok())
+            .collect();
+        let number = |index: usize, default| numbers.get(index).copied().unwrap_or(default);
+        let cluster = Cluster {
+            hosts: number(0, 8),
+            devices: number(1, 8),
+        };
+        println!(
+            "{} hosts with {} devices each; load {}",
+            cluster.hosts,
+            cluster.devices,
+            load()
+        );
+        let folder = tempfile::tempdir().expect("a folder");
+        let runs = ClusterRuns {
+            folder: folder.path(),
+            cluster,
+        };
+        for program in programs(cluster, TOKENS) {
+            measure_program(&runs, &program);
+        }
+        measure_losses(&runs, number(2, 20));
+        println!("load {}", load());
+    }
+
+    fn bytes_in(file: &Path) -> u64 {
+        std::fs::metadata(file).map_or(0, |file| file.len())
+    }
+
+    fn measure_program(runs: &ClusterRuns<'_>, program: &ClusterProgram) {
+        runs.prepare_in_blocks(program, Some(1));
+        let output = runs.folder.join("out.bin");
+        let whole = program.expected.len() as u64 * 8;
+
+        let begun = Instant::now();
+        let mut run = RunProcess::start(runs.run(program));
+        run.wait_until("output", || bytes_in(&output) > 0);
+        let (up, first_bytes) = (begun.elapsed(), bytes_in(&output));
+        run.wait_until("all of it", || bytes_in(&output) == whole);
+        let all = begun.elapsed();
+        let (status, said) = run.end();
+        assert!(status.success(), "{}: {said}", program.name);
+        assert!(runs.output() == program.expected, "{}", program.name);
+
+        let rounds = (whole - first_bytes) as f64 / whole as f64 * TOKENS as f64;
+        println!(
+            "{:<9} first output {:>6.2} s after the start, {:>8.3} ms a round, all ended after {:.2} s; output as it must be",
+            program.name,
+            up.as_secs_f64(),
+            (all - up).as_secs_f64() * 1e3 / rounds,
+            begun.elapsed().as_secs_f64()
+        );
+        std::fs::remove_file(output).expect("written");
+    }
+
+    fn measure_losses(runs: &ClusterRuns<'_>, losses: usize) {
+        let count = (runs.cluster.all_devices() / 2).min(MAX_FILTERS);
+        runs.compile("filters", &filters(count), Losses::Hosts, None);
+        let mut rng = fastrand::Rng::with_seed(31);
+        // More than is needed: the run is told to end.
+        let seconds = 20 + 4 * losses as u64;
+        let input: Vec<u8> = (0..seconds * RATE_PER_S)
+            .flat_map(|_| (rng.f32() - 0.5).to_le_bytes())
+            .collect();
+        std::fs::write(runs.folder.join("in.f32"), input).expect("written");
+        let undisturbed = ["filters.zbmd", "-q", "-i", "in=in.f32", "-o", "out=one.f32"];
+        let undisturbed = child_run::output_in(runs.folder, &undisturbed);
+        assert!(undisturbed.status.success(), "{undisturbed:?}");
+
+        let mut command = runs.command("filters", LONG_LEASE);
+        command
+            .args(["-i", &format!("in=paced:in.f32?rate={RATE_PER_S}")])
+            .args(["-o", "out=out.f32", "--events", "events.jsonl"]);
+        let mut run = RunProcess::start(command);
+        let output = runs.folder.join("out.f32");
+        run.wait_until("output", || bytes_in(&output) > 0);
+
+        let mut taken_ms = Vec::new();
+        for _ in 0..losses {
+            taken_ms.extend(lose_one(runs, &mut run, &mut rng));
+        }
+        run.signal(Signal::TERM);
+        let (status, said) = run.end();
+        assert_eq!(status.code(), Some(130), "{said}");
+        let written = std::fs::read(&output).expect("written");
+        let expected = std::fs::read(runs.folder.join("one.f32")).expect("written");
+        assert!(
+            !written.is_empty() && expected.starts_with(&written),
+            "other output"
+        );
+
+        let without_part = losses - taken_ms.len();
+        let max = taken_ms.iter().copied().fold(0.0, f64::max);
+        let min = taken_ms.iter().copied().fold(f64::INFINITY, f64::min);
+        println!(
+            "{losses} agents killed under load, each taken in again, {without_part} of hosts without a part; from a death to the decision for \
+             an epoch min {min:.1}, p50 {:.1}, max {max:.1} ms; {} tokens as on one host",
+            median(taken_ms),
+            written.len() / 4
+        );
+    }
+
+    /// Kills an agent: milliseconds until the next epoch is decided, if there is one. Waits until the host is back.
+    fn lose_one(
+        runs: &ClusterRuns<'_>,
+        run: &mut RunProcess,
+        rng: &mut fastrand::Rng,
+    ) -> Option<f64> {
+        let all = runs.cluster.hosts - 1;
+        let mut agents = Vec::new();
+        run.wait_until("all agents are there", || {
+            agents = runs.agents();
+            agents.len() == all
+        });
+        let before = runs.epochs().len();
+        let killed = Instant::now();
+        let killed_ns = monotonic_ns();
+        signal(agents[rng.usize(..agents.len())], Signal::KILL);
+
+        let mut decided_ns = None;
+        run.wait_until("the host is back", || {
+            let epochs = runs.epochs();
+            let since = &epochs[before.min(epochs.len())..];
+            decided_ns = since.first().map(|(ns, _)| *ns);
+            assert!(killed.elapsed() < RETURN_LIMIT, "{since:?}");
+            match since.last() {
+                Some((_, lost)) => *lost == 0,
+                None => killed.elapsed() > EPOCH_LIMIT,
+            }
+        });
+        decided_ns.map(|ns| ns.saturating_sub(killed_ns) as f64 / 1e6)
+    }
+}
