@@ -27,7 +27,7 @@ mod linux {
     const AGENTS: usize = 4;
     /// 16 MiB a matrix.
     const WIDTH: usize = 2048;
-    const LAYER_MIB: usize = WIDTH * WIDTH * 4 >> 20;
+    const LAYER_MIB: usize = (WIDTH * WIDTH * 4) >> 20;
     const RATE: &str = "800mbit";
     const LIMIT: Duration = Duration::from_secs(300);
     const HERE: Ipv4Addr = Ipv4Addr::new(10, 231, 9, 254);

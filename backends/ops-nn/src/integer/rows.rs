@@ -611,14 +611,22 @@ unsafe fn store_panel<L: Lanes>(
     unsafe {
         let biases = job.biases.as_ptr().add(first_lane);
         let finish = match job.target {
-            RawTarget::Bytes(to, bounds, sum) => Finish::<L>::Bytes {
-                to,
-                sum: match sum {
+            RawTarget::Bytes(to, bounds, sum) => {
+                #[expect(
+                    clippy::manual_map,
+                    reason = "a closure would be a function without the instructions"
+                )]
+                let sum = match sum {
                     Some(RawSum { addition, added }) => Some((addition.in_lanes(), added)),
                     None => None,
-                },
-                requantising: Requantising::new(biases, job.multipliers.add(first_lane), bounds),
-            },
+                };
+                let multipliers = job.multipliers.add(first_lane);
+                Finish::<L>::Bytes {
+                    to,
+                    sum,
+                    requantising: Requantising::new(biases, multipliers, bounds),
+                }
+            }
             RawTarget::Ints(to) => Finish::Ints {
                 to,
                 biases: L::ints(biases),
