@@ -85,7 +85,7 @@ pub fn planned_calendar_ns(calendar: &Calendar) -> u64 {
 /// block passes through all workers of its program.
 ///
 /// Threads that move tokens have no reservation, and run where a core has no worker at work, so they wait as long as workers
-/// [keep all cores busy](busy_ns) at most. What a source waits for while its own program computes delays nothing, so it waits for
+/// keep all cores busy at most. What a source waits for while its own program computes delays nothing, so it waits for
 /// the workers of others; a sink waits for those of all.
 pub fn interference_ns(programs: &[Vec<CpuReservation>], cores: usize) -> Option<Vec<u64>> {
     let all: Vec<&CpuReservation> = programs.iter().flatten().collect();
