@@ -181,18 +181,27 @@ impl ClusterRuns<'_> {
     /// The epochs that the run with `--events events.jsonl` has begun: when each was decided, in nanoseconds on the monotonic
     /// clock, and how many devices it does without.
     pub fn epochs(&self) -> Vec<(u64, usize)> {
+        let begun = self.events("begin").into_iter();
+        let epochs = begun.filter_map(|event| {
+            let lost = event["lost"].as_array()?.len();
+            Some((event["at_ns"].as_u64()?, lost))
+        });
+        epochs.collect()
+    }
+
+    /// How many workers have begun to be ready, those that came in the place of others included.
+    pub fn ready_workers(&self) -> usize {
+        self.events("ready").len()
+    }
+
+    fn events(&self, kind: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.folder.join("events.jsonl"));
         let text = text.unwrap_or_default();
         // The last line may be written just now.
         let events = text
             .lines()
             .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let begun = events.filter(|event| event["event"] == "begin");
-        let epochs = begun.filter_map(|event| {
-            let lost = event["lost"].as_array()?.len();
-            Some((event["at_ns"].as_u64()?, lost))
-        });
-        epochs.collect()
+        events.filter(|event| event["event"] == kind).collect()
     }
 }
 
