@@ -132,14 +132,18 @@ mod linux {
         );
 
         let without_part = losses - taken_ms.len();
-        let max = taken_ms.iter().copied().fold(0.0, f64::max);
-        let min = taken_ms.iter().copied().fold(f64::INFINITY, f64::min);
         println!(
-            "{losses} agents killed under load, each taken in again, {without_part} of hosts without a part; from a death to the decision for \
-             an epoch min {min:.1}, p50 {:.1}, max {max:.1} ms; {} tokens as on one host",
-            median(taken_ms),
+            "{losses} agents killed under load, each taken in again, {without_part} of hosts without a part; {} tokens as on one host",
             written.len() / 4
         );
+        if !taken_ms.is_empty() {
+            let max = taken_ms.iter().copied().fold(0.0, f64::max);
+            let min = taken_ms.iter().copied().fold(f64::INFINITY, f64::min);
+            println!(
+                "from a death to the decision for an epoch min {min:.1}, p50 {:.1}, max {max:.1} ms",
+                median(taken_ms)
+            );
+        }
     }
 
     /// Kills an agent: milliseconds until the next epoch is decided, if there is one. Waits until the host is back.
