@@ -15,13 +15,11 @@ mod linux {
     use std::time::{Duration, Instant};
 
     use rustix::process::Signal;
-    use zbmd_compiler::Losses;
-    use zbmd_tests::child_run;
     use zbmd_tests::cluster_models::Cluster;
     use zbmd_tests::figures::{load, median};
     use zbmd_tests::run_process::RunProcess;
     use zbmd_tests::virtual_cluster::{
-        ClusterProgram, ClusterRuns, LONG_LEASE, filters, programs, signal,
+        ClusterProgram, ClusterRuns, LONG_LEASE, PacedFilters, programs, signal,
     };
     use zbmd_wire::monotonic_ns;
 
@@ -96,26 +94,17 @@ mod linux {
 
     fn measure_losses(runs: &ClusterRuns<'_>, losses: usize) {
         let count = (runs.cluster.all_devices() / 2).min(MAX_FILTERS);
-        // Hosts are taken in at borders: a longer block would be seconds of the paced input.
-        runs.compile("filters", &filters(count), Losses::Hosts, Some(BLOCK));
         let mut rng = fastrand::Rng::with_seed(31);
-        // More than is needed: the run is told to end.
-        let seconds = 20 + 4 * losses as u64;
-        let input: Vec<u8> = (0..seconds * RATE_PER_S)
-            .flat_map(|_| (rng.f32() - 0.5).to_le_bytes())
-            .collect();
-        std::fs::write(runs.folder.join("in.f32"), input).expect("written");
-        let undisturbed = ["filters.zbmd", "-q", "-i", "in=in.f32", "-o", "out=one.f32"];
-        let undisturbed = child_run::output_in(runs.folder, &undisturbed);
-        assert!(undisturbed.status.success(), "{undisturbed:?}");
-
-        let mut command = runs.command("filters", LONG_LEASE);
-        command
-            .args(["-i", &format!("in=paced:in.f32?rate={RATE_PER_S}")])
-            .args(["-o", "out=out.f32", "--events", "events.jsonl"]);
-        let mut run = RunProcess::start(command);
+        let paced = PacedFilters {
+            count,
+            // Hosts are taken in at borders: a longer block would be seconds of the paced input.
+            block: Some(BLOCK),
+            rate_per_s: RATE_PER_S,
+            // More than is needed: the run is told to end.
+            seconds: 20 + 4 * losses as u64,
+        };
+        let mut run = runs.start_filters(paced, &mut rng, LONG_LEASE);
         let output = runs.folder.join("out.f32");
-        run.wait_until("output", || bytes_in(&output) > 0);
 
         let mut taken_ms = Vec::new();
         for _ in 0..losses {

@@ -205,6 +205,54 @@ impl ClusterRuns<'_> {
     }
 }
 
+/// A paced run of [`filters`], which writes its output to `out.f32` and its events to `events.jsonl`.
+#[derive(Clone, Copy, Debug)]
+pub struct PacedFilters {
+    /// How many filters.
+    pub count: usize,
+    /// Tokens of a block; as many as the compiler chooses, if `None`.
+    pub block: Option<u64>,
+    /// Tokens that come in a second, and seconds of them.
+    pub rate_per_s: u64,
+    /// See `rate_per_s`.
+    pub seconds: u64,
+}
+
+impl ClusterRuns<'_> {
+    /// Starts a paced run of filters, and waits for its first output. `one.f32` is what it must write, as one host does.
+    ///
+    /// # Panics
+    /// It cannot be compiled or started.
+    pub fn start_filters(
+        &self,
+        paced: PacedFilters,
+        rng: &mut fastrand::Rng,
+        lease: &str,
+    ) -> RunProcess {
+        let text = filters(paced.count);
+        self.compile("filters", &text, Losses::Hosts, paced.block);
+        let tokens = 0..paced.seconds * paced.rate_per_s;
+        let input: Vec<u8> = tokens
+            .flat_map(|_| (rng.f32() - 0.5).to_le_bytes())
+            .collect();
+        std::fs::write(self.folder.join("in.f32"), input).expect("written");
+        let undisturbed = ["filters.zbmd", "-q", "-i", "in=in.f32", "-o", "out=one.f32"];
+        let undisturbed = child_run::output_in(self.folder, &undisturbed);
+        assert!(undisturbed.status.success(), "{undisturbed:?}");
+
+        let mut command = self.command("filters", lease);
+        command
+            .args(["-i", &format!("in=paced:in.f32?rate={}", paced.rate_per_s)])
+            .args(["-o", "out=out.f32", "--events", "events.jsonl"]);
+        let mut run = RunProcess::start(command);
+        let output = self.folder.join("out.f32");
+        run.wait_until("output", || {
+            std::fs::metadata(&output).is_ok_and(|file| file.len() > 0)
+        });
+        run
+    }
+}
+
 /// So many filters in a row, from source `in` to sink `out` on the first device; all others are free to be lost.
 pub fn filters(count: usize) -> String {
     let mut actors = String::new();

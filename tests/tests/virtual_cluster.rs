@@ -12,12 +12,11 @@ mod linux {
 
     use rustix::process::Signal;
     use zbmd_compiler::Losses;
-    use zbmd_tests::child_run;
     use zbmd_tests::cluster_models::Cluster;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::run_process::RunProcess;
     use zbmd_tests::virtual_cluster::{
-        ClusterRuns, LONG_LEASE, filters, host_states, programs, signal,
+        ClusterRuns, LONG_LEASE, PacedFilters, filters, host_states, programs, signal,
     };
 
     const TESTS: [Test; 4] = [
@@ -74,23 +73,13 @@ mod linux {
     impl<'a> PacedRun<'a> {
         fn start(folder: &'a Path, lease: &str) -> Self {
             let runs = runs(folder);
-            runs.compile("filters", &filters(5), Losses::Hosts, None);
-            let mut rng = fastrand::Rng::with_seed(29);
-            let input = (0..SECONDS * RATE_PER_S).flat_map(|_| (rng.f32() - 0.5).to_le_bytes());
-            std::fs::write(folder.join("in.f32"), input.collect::<Vec<u8>>()).expect("written");
-            let undisturbed = ["filters.zbmd", "-q", "-i", "in=in.f32", "-o", "out=one.f32"];
-            let undisturbed = child_run::output_in(folder, &undisturbed);
-            assert!(undisturbed.status.success(), "{undisturbed:?}");
-
-            let mut command = runs.command("filters", lease);
-            command
-                .args(["-i", &format!("in=paced:in.f32?rate={RATE_PER_S}")])
-                .args(["-o", "out=out.f32", "--events", "events.jsonl"]);
-            let mut run = RunProcess::start(command);
-            let output = folder.join("out.f32");
-            run.wait_until("output", || {
-                std::fs::metadata(&output).is_ok_and(|file| file.len() > 0)
-            });
+            let paced = PacedFilters {
+                count: 5,
+                block: None,
+                rate_per_s: RATE_PER_S,
+                seconds: SECONDS,
+            };
+            let run = runs.start_filters(paced, &mut fastrand::Rng::with_seed(29), lease);
             Self { runs, run }
         }
 

@@ -161,44 +161,46 @@ fn depthwise_plan(out: TokenType, operands: ConvOperands) -> Plan {
 
 /// Rows of pixels times packed weights.
 fn rows_plan(out: TokenType, operands: ConvOperands, layout: FilterLayout) -> Plan {
-    let own = operands.clone();
-    let make = move |tile| {
-        let weights = constant_f32(&operands.weights).unwrap_or_default();
-        let kept = operands.weights.packed.clone();
-        let pack_now = || packed_filters(&weights, layout);
-        let packed = Weights::new(kept, layout.packed_len(), pack_now)?;
-        Ok(Box::new(Rows::new(&operands, layout, packed, tile)) as Box<dyn Body>)
-    };
-    let plan = Plan::in_variants(vec![out], &Tile::ALL, make).over([3]);
-
-    let weights = own.weights.clone();
-    let bytes =
-        move || Rows::new(&own, layout, Weights::default(), Tile::default()).scratch_bytes();
-    plan.needs_scratch(bytes).packs(1, move || {
-        let weights = constant_f32(&weights).unwrap_or_default();
-        packed_filters(&weights, layout)
-    })
+    packed_plan(
+        out,
+        operands,
+        layout.packed_len(),
+        move |weights| packed_filters(weights, layout),
+        move |operands, packed, tile| Rows::new(operands, layout, packed, tile),
+    )
 }
 
 /// Transformed tiles of pixels times transformed weights.
 fn winograd_plan(out: TokenType, operands: ConvOperands, layout: FilterLayout) -> Plan {
-    let own = operands.clone();
-    let make = move |tile| {
-        let weights = constant_f32(&operands.weights).unwrap_or_default();
-        let kept = operands.weights.packed.clone();
-        let transform_now = || winograd::transformed_filters(&weights, &layout);
-        let packed = Weights::new(kept, winograd::packed_len(&layout), transform_now)?;
-        Ok(Box::new(Winograd::new(&operands, layout, packed, tile)) as Box<dyn Body>)
-    };
-    let plan = Plan::in_variants(vec![out], &Tile::ALL, make).over([3]);
+    packed_plan(
+        out,
+        operands,
+        winograd::packed_len(&layout),
+        move |weights| winograd::transformed_filters(weights, &layout),
+        move |operands, packed, tile| Winograd::new(operands, layout, packed, tile),
+    )
+}
 
-    let weights = own.weights.clone();
-    let bytes =
-        move || Winograd::new(&own, layout, Weights::default(), Tile::default()).scratch_bytes();
-    plan.needs_scratch(bytes).packs(1, move || {
-        let weights = constant_f32(&weights).unwrap_or_default();
-        winograd::transformed_filters(&weights, &layout)
-    })
+/// A convolution whose body reads its weights as `len` floats that `pack` makes of them.
+fn packed_plan<B: Body + 'static>(
+    out: TokenType,
+    operands: ConvOperands,
+    len: usize,
+    pack: impl Fn(&[f32]) -> Vec<f32> + Copy + Send + Sync + 'static,
+    body: impl Fn(&ConvOperands, Weights, Tile) -> B + Copy + Send + Sync + 'static,
+) -> Plan {
+    let packed = move |weights: &Operand| pack(&constant_f32(weights).unwrap_or_default());
+    let own = operands.clone();
+    let weights = operands.weights.clone();
+
+    let plan = Plan::in_variants(vec![out], &Tile::ALL, move |tile| {
+        let kept = operands.weights.packed.clone();
+        let weights = Weights::new(kept, len, || packed(&operands.weights))?;
+        Ok(Box::new(body(&operands, weights, tile)) as Box<dyn Body>)
+    });
+    plan.over([3])
+        .needs_scratch(move || body(&own, Weights::default(), Tile::default()).scratch_bytes())
+        .packs(1, move || packed(&weights))
 }
 
 /// What is added to sums: a tensor of the result's size, if there is one.

@@ -197,10 +197,7 @@ fn matmul_plan(
     if !is_fixed {
         return Ok(plan);
     }
-    // Only matrices that come by a port are packed in scratch memory.
-    Ok(plan
-        .needs_scratch(|| 0)
-        .packs(1, move || packed_right(&weights, layout, 1.0)))
+    Ok(packs_right(plan, weights, layout, 1.0))
 }
 
 /// The right matrix in panels, where it is a constant.
@@ -224,6 +221,12 @@ pub(super) fn constant_weights(
 ) -> Result<Weights, OpError> {
     let pack_now = || packed_right(right, layout, scale);
     Weights::new(right.packed.clone(), layout.packed_len(), pack_now)
+}
+
+/// The plan of a product whose right matrix is a constant. Only those that come by a port are packed in scratch memory.
+fn packs_right(plan: Plan, right: Operand, layout: MatrixLayout, scale: f32) -> Plan {
+    plan.needs_scratch(|| 0)
+        .packs(1, move || packed_right(&right, layout, scale))
 }
 
 /// A constant right matrix in panels.
@@ -444,9 +447,7 @@ pub(super) fn gemm_op(cx: &Cx<'_>, spec: &GemmSpec) -> Planned {
     if !is_fixed {
         return Ok(plan);
     }
-    Ok(plan
-        .needs_scratch(|| 0)
-        .packs(1, move || packed_right(&weights, layout, alpha)))
+    Ok(packs_right(plan, weights, layout, alpha))
 }
 
 /// Sizes of a product of two matrices that may be stored transposed.

@@ -3,13 +3,11 @@
 //! Those between tensors of bytes become what the quantiser's other form has in their place: dequantised operands, the
 //! operator on floats, the result quantised. The pass over quantised models makes integers of that again.
 
-use bytes::Bytes;
-use zbmd_ir::{DType, TokenType};
-
 use super::error::OnnxError;
 use super::graph::ValueId;
 use super::import::{Attributes, Import, Work};
 use super::normalise::{flag_of, float_of, int};
+use super::passes::{f32_constant, f32_elements};
 
 /// The domain.
 pub(super) const DOMAIN: &str = "com.microsoft";
@@ -247,24 +245,14 @@ impl Steps<'_, '_> {
     /// The constant floats of an input.
     fn floats(&self, position: usize) -> Result<Vec<f32>, OnnxError> {
         let id = self.required(position)?;
-        let is_float = self.im.graph.values[id].ty.dtype == DType::F32;
-        match self.im.graph.data(id) {
-            Some(bytes) if is_float => Ok(bytes
-                .chunks_exact(4)
-                .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap_or_default()))
-                .collect()),
-            _ => Err(self.im.not_constant(self.work, id)),
-        }
+        f32_elements(&self.im.graph, id).ok_or_else(|| self.im.not_constant(self.work, id))
     }
 
     /// A constant of floats: a scalar where it is one.
     fn constant(&mut self, numbers: &[f32]) -> ValueId {
-        let bytes: Vec<u8> = numbers.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let token = match numbers.len() {
-            1 => TokenType::scalar(DType::F32),
-            count => TokenType::new(DType::F32, [count as u32]),
-        };
-        self.im.graph.constant("", token, Bytes::from(bytes))
+        let count = [numbers.len() as u32];
+        let shape = if numbers.len() == 1 { &[][..] } else { &count };
+        f32_constant(&mut self.im.graph, "", shape, numbers)
     }
 
     /// Floats times a matrix of bytes. Inputs: both, scale and zero point of the matrix, a bias.

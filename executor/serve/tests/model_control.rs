@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{Models, SIMPLE, SIMPLE_SEQUENCE, Server, compiled, simple_request, wait_until};
+use common::{Models, SIMPLE, Server, compiled, simple_request, wait_until};
 use serde_json::{Value, json};
 
 const INFER: &str = "/v2/models/simple/infer";
@@ -171,15 +171,13 @@ fn a_batch_is_as_many_iterations_as_it_has_rows() {
 
 #[test]
 fn a_model_with_a_state_takes_no_batches() {
-    let server = Models::new()
-        .with_file("simple_sequence.ron", SIMPLE_SEQUENCE.as_bytes())
-        .serve(&[
-            "--isolation",
-            "threads",
-            "--devices",
-            "1",
-            "--model-control",
-        ]);
+    let server = Models::simple_sequence().serve(&[
+        "--isolation",
+        "threads",
+        "--devices",
+        "1",
+        "--model-control",
+    ]);
     let load = "/v2/repository/models/simple_sequence/load";
     let reply = server.post(load, &load_with("{\"max_batch_size\": 2}"));
     assert_eq!(reply.status, 400);

@@ -22,9 +22,7 @@ const INFER: &str = "/v2/models/simple_sequence/infer";
 
 #[test]
 fn each_sequence_keeps_its_own_state() {
-    let server = Models::new()
-        .with_file("simple_sequence.ron", SIMPLE_SEQUENCE.as_bytes())
-        .serve(&["--isolation", "threads", "--devices", "1"]);
+    let server = Models::simple_sequence().serve(&["--isolation", "threads", "--devices", "1"]);
     let ask = |input: i32, parameters: Value| {
         let reply = server.post(INFER, &step(input, &parameters));
         assert_eq!(reply.status, 200, "{}", reply.text());
@@ -63,9 +61,12 @@ fn each_sequence_keeps_its_own_state() {
 
 #[test]
 fn states_are_not_shown_and_cannot_be_set() {
-    let server = Models::simple()
-        .with_file("simple_sequence.ron", SIMPLE_SEQUENCE.as_bytes())
-        .serve(&["--isolation", "threads", "--devices", "1"]);
+    let server = Models::simple().with_simple_sequence().serve(&[
+        "--isolation",
+        "threads",
+        "--devices",
+        "1",
+    ]);
     let metadata = server.get("/v2/models/simple_sequence").json();
     let names = |list: &str| {
         metadata[list].as_array().map(|tensors| {
@@ -103,18 +104,16 @@ fn states_are_not_shown_and_cannot_be_set() {
 
 #[test]
 fn sequences_are_limited_and_forgotten() {
-    let server = Models::new()
-        .with_file("simple_sequence.ron", SIMPLE_SEQUENCE.as_bytes())
-        .serve(&[
-            "--isolation",
-            "threads",
-            "--devices",
-            "1",
-            "--sequences",
-            "2",
-            "--sequence-idle",
-            "300ms",
-        ]);
+    let server = Models::simple_sequence().serve(&[
+        "--isolation",
+        "threads",
+        "--devices",
+        "1",
+        "--sequences",
+        "2",
+        "--sequence-idle",
+        "300ms",
+    ]);
     let start = |id: u32| {
         let parameters = json!({"sequence_id": id, "sequence_start": true});
         server.post(INFER, &step(1, &parameters))

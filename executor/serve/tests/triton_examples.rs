@@ -9,7 +9,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Models, SIMPLE, SIMPLE_SEQUENCE, compiled};
+use common::{Models, SIMPLE, compiled};
 
 /// Programs that ask over HTTP.
 const HTTP: [&str; 7] = [
@@ -121,7 +121,7 @@ fn the_example_programs_pass() {
     };
     let server = Models::new()
         .with_file("simple.ron", SIMPLE.as_bytes())
-        .with_file("simple_sequence.ron", SIMPLE_SEQUENCE.as_bytes())
+        .with_simple_sequence()
         .serve(&[
             "--isolation",
             "threads",

@@ -163,10 +163,12 @@ impl Wires {
                 most: MAX_WIRES,
             });
         }
+
         let connection = connection.into();
         if let Err(source) = prepare(connection.socket()) {
             return Err(WireError::System { peer, source });
         }
+
         let wire = self.wires.len();
         let first_ring = self.rings.len();
         self.rings.extend(rings.into_iter().map(|spec| Ring {

@@ -210,6 +210,8 @@ impl<L: Lanes> Requantising<L> {
         unsafe { L::wholes(self.numbers(totals), self.limits) }
     }
 
+    /// The sums with their biases, in units of the result's scale.
+    ///
     /// # Safety
     /// The processor has the lanes' instructions.
     #[inline(always)]

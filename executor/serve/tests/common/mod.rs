@@ -82,6 +82,15 @@ impl Models {
         Self::new().with("simple", &compiled(SIMPLE, 1, 1))
     }
 
+    /// With the file of the model `simple_sequence` in it, which the server compiles.
+    pub fn simple_sequence() -> Self {
+        Self::new().with_simple_sequence()
+    }
+
+    pub fn with_simple_sequence(self) -> Self {
+        self.with_file("simple_sequence.ron", SIMPLE_SEQUENCE.as_bytes())
+    }
+
     pub fn with(self, name: &str, compiled: &Compiled) -> Self {
         let path = self.path().join(format!("{name}.zbmd"));
         compiled.write(&path).expect("written");
