@@ -2,7 +2,9 @@
 //!
 //! A kernel cuts its work into parts that write to different places, and the same bits come out whoever does which
 //! part and whether there are helpers at all. The leader never waits for a helper that sleeps: who has not come when
-//! the last part is taken has no part in it. Helpers spin for a while for the next call and then sleep. Nothing here
+//! the last part is taken has no part in it. Each member has a share of the parts, one after the other, which it takes from the
+//! front, and then takes from the back of what others have left. So the same rows stay with the same core from one
+//! call to the next, and what one call wrote lies in the cache of the core that reads it in the next. Helpers spin for a while for the next call and then sleep. Nothing here
 //! allocates once a team is made.
 #![expect(
     unsafe_code,
@@ -29,6 +31,11 @@ const OPEN: u64 = 1 << 31;
 const COUNT: u64 = OPEN - 1;
 /// One call more.
 const CALL: u64 = 1 << 32;
+/// What is not the number of the call.
+const COUNT_AND_OPEN: u64 = COUNT | OPEN;
+
+/// Parts of a call at most, as [`Share`] counts them.
+const MAX_PARTS: usize = u16::MAX as usize;
 
 /// Work for each of so many parts; valid while the gate is open or somebody is in.
 #[derive(Clone, Copy)]
@@ -41,11 +48,50 @@ struct Job {
 #[repr(align(128))]
 struct Padded<T>(T);
 
+/// What is left of a member's share of the parts of a call: the call's number in the upper half, and two ends of 16 bits. Whoever finds
+/// the number of an earlier call puts in the share of this one, so that nobody has to do it for all before a call.
+struct Share(AtomicU64);
+
+impl Share {
+    /// Takes a part of the share of a member, which is `whole` at the beginning of the call; `None` when nothing is left.
+    fn take(&self, call: u64, whole: &Range<usize>, from_front: bool) -> Option<usize> {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            let is_of_call = seen & !COUNT_AND_OPEN == call;
+            let (begin, end) = match is_of_call {
+                true => ((seen >> 16 & 0xffff) as usize, (seen & 0xffff) as usize),
+                false => (whole.start, whole.end),
+            };
+            let (part, left) = match from_front {
+                _ if is_of_call && begin >= end => return None,
+                // The number is written all the same: after 2^32 calls it comes again.
+                _ if begin >= end => (None, (0, 0)),
+                true => (Some(begin), (begin + 1, end)),
+                false => (Some(end - 1), (begin, end - 1)),
+            };
+            let after = call | (left.0 as u64) << 16 | left.1 as u64;
+            // Only who does which part is decided here: what parts read and write is ordered by the gate.
+            let taken =
+                self.0
+                    .compare_exchange_weak(seen, after, Ordering::Relaxed, Ordering::Relaxed);
+            match taken {
+                Ok(_) => return part,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Nothing is left of it in this call.
+    fn clear(&self, call: u64) {
+        self.0.store(call, Ordering::Relaxed);
+    }
+}
+
 struct Shared {
     /// Number of the call, whether it is open, and how many helpers have come in.
     gate: Padded<AtomicU64>,
-    /// The next part that nobody has taken.
-    next: Padded<AtomicUsize>,
+    /// What is left for each member, the leader first.
+    shares: Box<[Padded<Share>]>,
     /// Helpers that have gone out again.
     left: Padded<AtomicU64>,
     sleeping: AtomicUsize,
@@ -95,7 +141,9 @@ impl Helpers {
         let nothing: &'static (dyn Fn(usize) + Sync) = &|_| {};
         let shared = Arc::new(Shared {
             gate: Padded(AtomicU64::new(0)),
-            next: Padded(AtomicUsize::new(0)),
+            shares: (0..cores.max(1))
+                .map(|_| Padded(Share(AtomicU64::new(0))))
+                .collect(),
             left: Padded(AtomicU64::new(0)),
             sleeping: AtomicUsize::new(0),
             helpers: OnceLock::new(),
@@ -121,7 +169,7 @@ impl Helpers {
                 .map_or_else(String::new, |n| format!("{n} +{number}"));
             let helper = thread::Builder::new().name(name).spawn(move || {
                 begin(number);
-                help(&shared);
+                help(&shared, number);
             })?;
             helpers.threads.push(helper);
         }
@@ -253,7 +301,7 @@ pub fn cores() -> usize {
 fn split(parts: usize, work: &(dyn Fn(usize) + Sync)) {
     // Work that is cut up again within a part is done by who does the part.
     let led = Again(LED.replace(std::ptr::null()));
-    if led.0.is_null() || parts < 2 {
+    if led.0.is_null() || parts < 2 || parts > MAX_PARTS {
         (0..parts).for_each(work);
     } else {
         // SAFETY: the team lives until it is dropped, by this thread, which then leads none.
@@ -344,10 +392,13 @@ struct Shut<'a>(&'a Shared);
 impl Drop for Shut<'_> {
     fn drop(&mut self) {
         let Shared {
-            gate, left, next, ..
+            gate, left, shares, ..
         } = self.0;
-        // Where the leader panics, the rest need not be done.
-        next.0.store(usize::MAX / 2, Ordering::Relaxed);
+        if thread::panicking() {
+            // The rest need not be done.
+            let call = gate.0.load(Ordering::Relaxed) & !COUNT_AND_OPEN;
+            shares.iter().for_each(|share| share.0.clear(call));
+        }
         let came = gate.0.fetch_and(!OPEN, Ordering::AcqRel) & COUNT;
         while left.0.load(Ordering::Acquire) < came {
             std::hint::spin_loop();
@@ -360,13 +411,10 @@ fn call(shared: &Shared, parts: usize, work: &(dyn Fn(usize) + Sync)) {
     let work: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(work) };
     // SAFETY: the gate is shut and all who were in have left: `Shut` saw to it after the call before.
     unsafe { *shared.job.get() = Job { work, parts } };
-    shared.next.0.store(0, Ordering::Relaxed);
     shared.left.0.store(0, Ordering::Relaxed);
-    let call = shared.gate.0.load(Ordering::Relaxed) & !(OPEN | COUNT);
-    shared
-        .gate
-        .0
-        .store(call.wrapping_add(CALL) | OPEN, Ordering::SeqCst);
+    let last_call = shared.gate.0.load(Ordering::Relaxed) & !COUNT_AND_OPEN;
+    let call = last_call.wrapping_add(CALL);
+    shared.gate.0.store(call | OPEN, Ordering::SeqCst);
     if shared.sleeping.load(Ordering::SeqCst) > 0 {
         shared
             .helpers
@@ -377,7 +425,7 @@ fn call(shared: &Shared, parts: usize, work: &(dyn Fn(usize) + Sync)) {
     }
     {
         let _shut = Shut(shared);
-        take_parts(shared, work, parts);
+        take_parts(shared, 0, call, work, parts);
     }
     assert!(
         !shared.panicked.load(Ordering::Relaxed),
@@ -385,25 +433,34 @@ fn call(shared: &Shared, parts: usize, work: &(dyn Fn(usize) + Sync)) {
     );
 }
 
-fn take_parts(shared: &Shared, work: &(dyn Fn(usize) + Sync), parts: usize) {
-    loop {
-        let part = shared.next.0.fetch_add(1, Ordering::Relaxed);
-        if part >= parts {
-            return;
+/// Does the parts of a member's own share, and then what is left of others', beginning with those next to it.
+fn take_parts(
+    shared: &Shared,
+    member: usize,
+    call: u64,
+    work: &(dyn Fn(usize) + Sync),
+    parts: usize,
+) {
+    let members = shared.shares.len();
+    for step in 0..members {
+        let owner = (member + step) % members;
+        let whole = owner * parts / members..(owner + 1) * parts / members;
+        let share = &shared.shares[owner].0;
+        while let Some(part) = share.take(call, &whole, step == 0) {
+            work(part);
         }
-        work(part);
     }
 }
 
 /// What helpers do until the team is dropped.
-fn help(shared: &Shared) {
+fn help(shared: &Shared, member: usize) {
     // The number of the last call that this thread took part in, and looks at the gate since then.
     let mut last_call = 0;
     let mut looks = 0;
 
     while !shared.stop.load(Ordering::Relaxed) {
         let gate = shared.gate.0.load(Ordering::SeqCst);
-        let call = gate & !(OPEN | COUNT);
+        let call = gate & !COUNT_AND_OPEN;
         if gate & OPEN == 0 || call == last_call {
             looks += 1;
             if looks < LOOKS {
@@ -432,7 +489,8 @@ fn help(shared: &Shared) {
             let Job { work, parts } = *shared.job.get();
             (&*work, parts)
         };
-        if catch_unwind(AssertUnwindSafe(|| take_parts(shared, work, parts))).is_err() {
+        let taken = AssertUnwindSafe(|| take_parts(shared, member, call, work, parts));
+        if catch_unwind(taken).is_err() {
             shared.panicked.store(true, Ordering::Relaxed);
         }
         shared.left.0.fetch_add(1, Ordering::Release);
@@ -443,7 +501,7 @@ fn help(shared: &Shared) {
 fn sleep(shared: &Shared, seen: u64) {
     shared.sleeping.fetch_add(1, Ordering::SeqCst);
     let gate = shared.gate.0.load(Ordering::SeqCst);
-    let called = gate & OPEN != 0 && gate & !(OPEN | COUNT) != seen;
+    let called = gate & OPEN != 0 && gate & !COUNT_AND_OPEN != seen;
     if !called && !shared.stop.load(Ordering::SeqCst) {
         thread::park();
     }
@@ -476,6 +534,27 @@ mod tests {
             drop(team);
             assert_eq!((cores(), squares(3)), (1, vec![1, 2, 5]));
         }
+    }
+
+    #[test]
+    fn a_share_is_taken_from_both_ends_once_in_each_call() {
+        let share = Share(AtomicU64::new(0));
+        let take = |call: u64, whole: Range<usize>, from_front| {
+            share.take(call * CALL, &whole, from_front)
+        };
+        assert_eq!(take(1, 3..6, true), Some(3));
+        assert_eq!(take(1, 3..6, false), Some(5));
+        assert_eq!(take(1, 3..6, false), Some(4));
+        assert_eq!((take(1, 3..6, true), take(1, 3..6, false)), (None, None));
+
+        // Another call puts in its own share, also where it is empty.
+        assert_eq!(take(2, 0..0, true), None);
+        assert_eq!(take(1, 3..6, true), Some(3));
+        assert_eq!(take(2, 0..2, true), Some(0));
+        share.clear(2 * CALL);
+        assert_eq!(take(2, 0..2, true), None);
+        let most = MAX_PARTS - 1..MAX_PARTS;
+        assert_eq!(take(u64::from(u32::MAX), most, true), Some(MAX_PARTS - 1));
     }
 
     #[test]
