@@ -27,13 +27,24 @@ const MIN_OPSET: i64 = 1;
 /// Attributes of a node by name.
 pub(super) type Attributes = BTreeMap<String, AttributeProto>;
 
-/// Imports a parsed model.
+/// Shapes of what each `Reshape` takes, by the node's name.
+pub(super) type ReshapedShapes = BTreeMap<String, Vec<u32>>;
+
+/// An imported model.
+pub(super) struct Imported {
+    pub(super) graph: Graph,
+    /// As it was imported for samples one by one; empty otherwise.
+    pub(super) reshaped: ReshapedShapes,
+}
+
+/// Imports a parsed model. For batches of several samples, `single` is what a `Reshape` takes in batches of one.
 pub(super) fn import(
     model: ModelProto,
     dir: Option<&Path>,
     registry: &Registry,
     options: &ImportOptions,
-) -> Result<Graph, OnnxError> {
+    single: ReshapedShapes,
+) -> Result<Imported, OnnxError> {
     let opset = opset(&model)?;
     let graph = model
         .graph
@@ -49,13 +60,17 @@ pub(super) fn import(
         set: Vec::new(),
         dims: Vec::new(),
         batch_names: BTreeSet::new(),
+        reshaped: single,
     };
 
     // Options that nothing used are wrong names: known only once all has been imported.
     import.import_graph(graph)?;
     import.check_options()?;
     import.check_batch()?;
-    Ok(import.graph)
+    Ok(Imported {
+        graph: import.graph,
+        reshaped: import.reshaped,
+    })
 }
 
 fn opset(model: &ModelProto) -> Result<i64, OnnxError> {
@@ -92,6 +107,8 @@ pub(super) struct Import<'a> {
     dims: Vec<String>,
     /// Names of dimensions that are the first of an input, where samples are computed together.
     batch_names: BTreeSet<String>,
+    /// See [`Self::reshape_batch`].
+    reshaped: ReshapedShapes,
 }
 
 impl Import<'_> {
@@ -279,6 +296,40 @@ impl Import<'_> {
                 index,
                 name: shared_name.unwrap_or(&own_name).to_owned(),
             }),
+        }
+    }
+
+    /// Where the file's own shape of a `Reshape` is that of one sample, makes it that of the batch: its first dimension is 1, and the
+    /// operand in a batch of one is the present one but for 1 in the place of the batch, so that samples are one behind the other.
+    pub(super) fn reshape_batch(&mut self, work: &mut Work) {
+        let Some(batch) = self.options.batch else {
+            return;
+        };
+        let [Some(operand), Some(target), ..] = work.inputs[..] else {
+            return;
+        };
+        let shape = &self.graph.values[operand].ty.shape;
+        if batch == 1 {
+            self.reshaped.insert(work.name.clone(), shape.clone());
+            return;
+        }
+        let is_of_batch = self.reshaped.get(&work.name).is_some_and(|single| {
+            let (sizes, single_sizes) = (shape.split_first(), single.split_first());
+            sizes
+                .zip(single_sizes)
+                .is_some_and(|((first, rest), (single_first, single_rest))| {
+                    (*first, *single_first) == (batch, 1) && rest == single_rest
+                })
+        });
+        let target_type = self.graph.values[target].ty.clone();
+        let Some(target_bytes) = self.graph.data(target) else {
+            return;
+        };
+        if is_of_batch && target_bytes.starts_with(&1_i64.to_le_bytes()) {
+            let mut of_batch = target_bytes.to_vec();
+            of_batch[..size_of::<i64>()].copy_from_slice(&i64::from(batch).to_le_bytes());
+            let of_batch = self.graph.constant("", target_type, Bytes::from(of_batch));
+            work.inputs[1] = Some(of_batch);
         }
     }
 

@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bytes::Bytes;
+use rten_onnx::onnx::ModelProto;
 use zbmd_backends::op::Registry;
 use zbmd_ir::text::is_hidden;
 use zbmd_ir::{Params, Role, TokenType, Value, limits};
@@ -146,11 +147,11 @@ pub(crate) fn import_file(
     registry: &Registry,
     options: &ImportOptions,
 ) -> Result<Graph, OnnxError> {
-    let model = proto::read_file(path)?;
     let file_stem = path.file_stem().unwrap_or_default();
     let name = file_stem.to_string_lossy().into_owned();
     let data_dir = path.parent().unwrap_or(Path::new(""));
-    let graph = import::import(model, Some(data_dir), registry, options)?;
+    let read = || proto::read_file(path);
+    let graph = import_batch(read, Some(data_dir), registry, options)?;
     finish(graph, name, registry, options)
 }
 
@@ -160,9 +161,28 @@ pub(crate) fn import_bytes(
     registry: &Registry,
     options: &ImportOptions,
 ) -> Result<Graph, OnnxError> {
-    let model = proto::read_bytes(bytes)?;
-    let graph = import::import(model, None, registry, options)?;
+    let graph = import_batch(|| proto::read_bytes(bytes), None, registry, options)?;
     finish(graph, "model".to_owned(), registry, options)
+}
+
+/// Imports what is read. A batch of several samples is imported for one sample before, which shows where in the graph the batch is.
+fn import_batch(
+    read: impl Fn() -> Result<ModelProto, OnnxError>,
+    data_dir: Option<&Path>,
+    registry: &Registry,
+    options: &ImportOptions,
+) -> Result<Graph, OnnxError> {
+    let mut reshaped = import::ReshapedShapes::new();
+    if options.batch.is_some_and(|batch| batch > 1) {
+        let of_one = ImportOptions {
+            batch: Some(1),
+            ..options.clone()
+        };
+        let single = import::import(read()?, data_dir, registry, &of_one, reshaped)?;
+        reshaped = single.reshaped;
+    }
+    let imported = import::import(read()?, data_dir, registry, options, reshaped)?;
+    Ok(imported.graph)
 }
 
 /// Reads and checks a model from memory as a compilation does, without making actors of it: for fuzzing.

@@ -151,6 +151,7 @@ pub(super) fn lower_special(
         }
         "Reshape" => {
             im.move_attribute(work, "shape", 1);
+            im.reshape_batch(work);
             return im.lower_view(work).map(Some);
         }
         "Flatten" => return im.lower_view(work).map(Some),

@@ -532,6 +532,48 @@ fn buckets_are_modes_over_the_same_samples() {
 }
 
 #[test]
+fn shapes_of_one_sample_become_those_of_the_batch() {
+    let shape = |name: &str, sizes: &[i64]| TensorProto {
+        name: Some(name.into()),
+        dims: vec![sizes.len() as i64],
+        data_type: Some(DataType::INT64),
+        int64_data: sizes.to_vec(),
+        ..Default::default()
+    };
+    // Exporters that know the batch to be 1 write it into shapes, alone or with a size that is left open.
+    for sizes in [[1, 2, 3], [1, -1, 3], [1, 2, -1], [-1, 2, 3]] {
+        let mut file = layer(&[1, 6]);
+        let graph = file.graph.as_mut().expect("a graph");
+        graph.initializer.push(shape("parts", &sizes));
+        graph.node[0].input[0] = "parted".to_owned();
+        graph
+            .node
+            .insert(0, node("Reshape", &["x", "parts"], &["parted"]));
+        let compiled = compile_onnx("layer", &bytes(&file), &bucket_options(&[1, 4]));
+        let compiled = compiled.unwrap_or_else(|refused| panic!("{sizes:?}: {refused}"));
+        let modes = compiled.modes.expect("modes").verified;
+        let of_one = run_layer(&modes.programs()[0], 16);
+        assert_eq!(of_one.len(), 8 * 2 * 4 * 4);
+        assert_eq!(run_layer(&modes.programs()[1], 16), of_one, "{sizes:?}");
+    }
+
+    // Where another dimension is in front of the batch, samples do not lie one behind the other.
+    let mut file = layer(&[1, 6]);
+    let graph = file.graph.as_mut().expect("a graph");
+    graph.initializer.push(shape("parts", &[1, 2, 3]));
+    graph.node[0].input[0] = "parted".to_owned();
+    graph
+        .node
+        .insert(0, node("Reshape", &["turned", "parts"], &["parted"]));
+    graph.node.insert(0, node("Transpose", &["x"], &["turned"]));
+    for batch in [4, 6] {
+        let refused = compile_onnx("layer", &bytes(&file), &bucket_options(&[1, batch]));
+        let said = refused.expect_err("other samples in each row").to_string();
+        assert!(said.contains("which [1, 2, 3] cannot hold"), "{said}");
+    }
+}
+
+#[test]
 fn buckets_that_cannot_be_are_refused() {
     let fine = layer(&[-1, 3]);
     let fixed = layer(&[5, 3]);
