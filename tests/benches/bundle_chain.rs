@@ -109,12 +109,12 @@ mod linux {
                 let limit = format!("root tbf rate {RATE} burst 1mb latency 50ms");
                 steps.extend([
                     format!("ip netns add {name}"),
-                    format!("ip link add {link} type veth peer name up netns {name}"),
+                    format!("ip link add {link} type veth peer name uplink netns {name}"),
                     format!("ip link set {link} master {bridge} up"),
-                    format!("ip -n {name} addr add {address}/24 dev up"),
-                    format!("ip -n {name} link set up up"),
+                    format!("ip -n {name} addr add {address}/24 dev uplink"),
+                    format!("ip -n {name} link set uplink up"),
                     format!("tc qdisc add dev {link} {limit}"),
-                    format!("tc -n {name} qdisc add dev up {limit}"),
+                    format!("tc -n {name} qdisc add dev uplink {limit}"),
                 ]);
             }
             for step in steps {
