@@ -1,7 +1,7 @@
 //! The modes of a model in text: which there are, and the model of each. Knows no plan.
 
 use zbmd_ir::verify::ModesError;
-use zbmd_ir::{Mode, ModeDecision, Modes, Program, limits};
+use zbmd_ir::{Mode, ModeDecision, Modes, Program, batch_mode_name, limits};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
@@ -96,7 +96,7 @@ impl ModeList {
             return None;
         }
 
-        let names = sizes.iter().map(|&size| bucket_name(size));
+        let names = sizes.iter().map(|&size| batch_mode_name(size));
         let count = sizes.len() as u32;
         Some(Self {
             names: names.map(|name| Spanned::new(name, Span::NONE)).collect(),
@@ -183,17 +183,12 @@ fn all_changes(count: u32) -> Vec<(u32, u32)> {
     all.filter(|(from, to)| from != to).collect()
 }
 
-/// The mode for batches of a size.
-fn bucket_name(size: u32) -> String {
-    format!("batch-{size}")
-}
-
 /// The size of batches of the mode that is compiled, of an ONNX model that has several.
 pub(crate) fn chosen_bucket(options: &CompileOptions) -> Option<u32> {
     let mut sizes = options.buckets.iter().copied();
     match &options.mode {
         None => sizes.next(),
-        Some(mode) => sizes.find(|&size| bucket_name(size) == *mode),
+        Some(mode) => sizes.find(|&size| batch_mode_name(size) == *mode),
     }
 }
 

@@ -71,6 +71,18 @@ pub struct Mode {
     pub program: Program,
 }
 
+/// The name of the mode of a model that computes so many samples in an iteration.
+pub fn batch_mode_name(samples: u32) -> String {
+    format!("batch-{samples}")
+}
+
+/// Samples of an iteration in a mode with a name of [`batch_mode_name`]; `None` for any other.
+pub fn batch_mode_samples(name: &str) -> Option<u32> {
+    let samples = name.strip_prefix("batch-")?.parse().ok()?;
+    // Not `batch-08`, nor `batch-0`.
+    (samples > 0 && batch_mode_name(samples) == name).then_some(samples)
+}
+
 /// The mode that a [`crate::State`] is of, and what of other modes goes along with it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PresentMode {

@@ -12,6 +12,7 @@ Examples:
   zbmdc compile graphs/simple/model.ron --block 1 -o models/simple.zbmd
   zbmd-serve models
   zbmd-serve models --devices 1                             models/mnist.onnx, compiled for one device
+  zbmd-serve models --buckets 1,2,4,8                       and for batches, which requests that wait are computed in
   zbmd-serve models --listen 127.0.0.1:9000 --isolation threads --queue 64
   curl http://127.0.0.1:8000/v2/models/simple
 
@@ -171,6 +172,9 @@ pub(crate) struct CompileArgs {
     /// Compile models for N like CPU devices. With one a model is no pipeline, and responses are shortest
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     devices: Option<u16>,
+    /// Compile ONNX models for several batch sizes, a mode for each: requests that wait are computed together where that is quicker
+    #[arg(long, value_name = "SIZES", value_delimiter = ',')]
+    pub(crate) buckets: Vec<u32>,
 }
 
 #[cfg(feature = "compile")]

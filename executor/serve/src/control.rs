@@ -184,23 +184,31 @@ fn warm(running: &RunningModel, is_quiet: bool) {
 /// Says what a model takes and how long it takes for it.
 fn introduce(running: &RunningModel) {
     let model = &running.model;
-    let planned = model.planned;
+    let batches = &model.batches;
     let micros = |ns: u64| ns as f64 / 1000.0;
     let name = &model.name;
     say(format_args!(
         "zbmd-serve: {name}: response {:.1} us at best as measured, {:.1} us as planned; planned with a full queue of {} requests {:.1} us",
         micros(running.admission().measured().shortest_ns()),
-        micros(planned.response_ns(0)),
+        micros(batches.response_ns(0)),
         running.admission().limit(),
         micros(running.full_queue_ns()),
     ));
-    if planned.fillers() > 0 {
+    if batches.count() > 1 {
+        let sizes: Vec<String> = batches.rows().map(|rows| rows.to_string()).collect();
         say(format_args!(
-            "zbmd-serve: note: {name}: blocks of {} and {} stages: a request that comes alone is followed by {} empty \
-             iterations; compile it with --block 1, and for one device, for shorter responses",
-            planned.block,
-            planned.stages,
-            planned.fillers(),
+            "zbmd-serve: {name}: computes {} requests at once, as many as wait and as pays; a change took {:.1} us",
+            sizes.join(", "),
+            micros(batches.change_ns()),
+        ));
+    }
+    let smallest = batches.smallest();
+    let fillers = smallest.fillers(1);
+    if fillers > 0 {
+        say(format_args!(
+            "zbmd-serve: note: {name}: blocks of {} and {} stages: a request that comes alone is followed by {fillers} empty \
+             ones; compile it with --block 1, and for one device, for shorter responses",
+            smallest.block, smallest.stages,
         ));
     }
 }

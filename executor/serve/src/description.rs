@@ -44,15 +44,25 @@ pub(crate) fn row_shape(model: &LoadedModel, spec: &TensorSpec) -> Vec<i64> {
 
 /// What a model's calendars promise, by the names that its configuration has for it.
 pub(crate) fn plan_parameters(running: &RunningModel) -> [(&'static str, u64); 6] {
-    let planned = running.model.planned;
+    let batches = &running.model.batches;
+    let planned = batches.smallest();
     [
         ("block_iterations", planned.block),
         ("stages", planned.stages),
         ("period_ns", planned.period_ns),
         ("queue_requests", running.admission().limit() as u64),
-        ("response_bound_ns", planned.response_ns(0)),
+        ("response_bound_ns", batches.response_ns(0)),
         ("response_bound_full_queue_ns", running.full_queue_ns()),
     ]
+}
+
+/// How many requests a model computes together, if it does.
+pub(crate) fn preferred_batches(running: &RunningModel) -> Option<Vec<i32>> {
+    let batches = &running.model.batches;
+    let sizes = batches
+        .rows()
+        .map(|rows| i32::try_from(rows).unwrap_or(i32::MAX));
+    (batches.count() > 1).then(|| sizes.collect())
 }
 
 /// A model's state in the words of the repository's index, and the reason for it.

@@ -73,7 +73,7 @@ fn submit(
     let input_time = arrival.at.elapsed();
     let inputs = std::mem::take(&mut request.inputs);
     let submission = Submission {
-        iterations: split_rows(inputs, request.rows),
+        rows: split_rows(inputs, request.rows),
         timeout: request.timeout,
         step: request.step.clone(),
     };
@@ -87,7 +87,7 @@ fn submit(
     })
 }
 
-/// The inputs of each iteration of a batch.
+/// The inputs of each row of a batch.
 fn split_rows(inputs: Vec<Vec<u8>>, rows: usize) -> Vec<Vec<Vec<u8>>> {
     if rows == 1 {
         return vec![inputs];
@@ -136,14 +136,14 @@ impl Admitted {
         write: impl FnOnce(&RunningModel, &InferRequest, Computed) -> Result<Answer, String>,
     ) -> Result<Answer, Rejection> {
         // Without an answer the model has failed, and says why to whoever comes next.
-        let mut iterations = Vec::with_capacity(self.computed.len());
+        let mut rows = Vec::with_capacity(self.computed.len());
         for computed in self.computed {
-            iterations.push(computed.await.map_err(|_| {
+            rows.push(computed.await.map_err(|_| {
                 let why = "its run ended and is not begun anew".to_owned();
                 Rejection::Refused(Refusal::Failed { why })
             })?);
         }
-        let computed = Computed::joined(iterations);
+        let computed = Computed::joined(rows);
 
         let begun = Instant::now();
         let (queued, computing) = (computed.queued, computed.computed);
@@ -162,7 +162,7 @@ impl Admitted {
             output: end - begun,
             response,
             timeout: self.request.timeout,
-            iterations: self.request.rows,
+            rows: self.request.rows,
         });
         if let Some(tracer) = self.running.tracer() {
             tracer.request(RequestRecord {

@@ -254,6 +254,8 @@ fn load_choices(args: &Args, registry: &Registry) -> LoadChoices {
         registry: registry.clone(),
         #[cfg(feature = "compile")]
         machine: args.compile.machine(),
+        #[cfg(feature = "compile")]
+        buckets: args.compile.buckets.clone(),
         is_quiet: args.quiet,
     }
 }

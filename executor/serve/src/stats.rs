@@ -118,8 +118,8 @@ pub(crate) struct ModelStats {
     pub(crate) responses: ResponseHistogram,
     /// Answered later than their timeout.
     late: AtomicU64,
-    /// Computed for those answered: one each, unless they are batches.
-    iterations: AtomicU64,
+    /// Of those answered: one each, unless they are batches.
+    rows: AtomicU64,
     refused: [AtomicU64; RefusedFor::ALL.len()],
     last_ms: AtomicU64,
 }
@@ -139,8 +139,8 @@ pub(crate) struct AnsweredTimes {
     pub(crate) response: Duration,
     /// What the client allowed.
     pub(crate) timeout: Option<Duration>,
-    /// Iterations that it asked for.
-    pub(crate) iterations: usize,
+    /// One, unless it is a batch.
+    pub(crate) rows: usize,
 }
 
 impl ModelStats {
@@ -155,8 +155,7 @@ impl ModelStats {
             .timeout
             .is_some_and(|timeout| times.response > timeout);
         self.late.fetch_add(u64::from(is_late), Ordering::Relaxed);
-        self.iterations
-            .fetch_add(times.iterations as u64, Ordering::Relaxed);
+        self.rows.fetch_add(times.rows as u64, Ordering::Relaxed);
 
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = since_epoch.map_or(0, |time| time.as_millis() as u64);
@@ -172,9 +171,9 @@ impl ModelStats {
         self.refused[why as usize].load(Ordering::Relaxed)
     }
 
-    /// Iterations of all requests that were answered.
-    pub(crate) fn iterations(&self) -> u64 {
-        self.iterations.load(Ordering::Relaxed)
+    /// Rows of all requests that were answered.
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
     }
 
     pub(crate) fn late(&self) -> u64 {
@@ -213,11 +212,11 @@ mod tests {
                 output: millis(0),
                 response: millis(response),
                 timeout,
-                iterations: 2,
+                rows: 2,
             };
             stats.answered(times);
         }
-        assert_eq!(stats.iterations(), 6);
+        assert_eq!(stats.rows(), 6);
         stats.refused(RefusedFor::Full, millis(0));
         assert_eq!(
             (stats.success.count(), stats.success.total_ns()),

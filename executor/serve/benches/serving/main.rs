@@ -2,12 +2,15 @@
 //!
 //! | name | what |
 //! |---|---|
+//! | `batches` | requests that wait are computed together |
 //! | `canned` | beside a server that computes nothing |
 //! | `losses` | workers die under load |
 //! | `mlserver` | beside MLServer with ONNX Runtime |
 //! | `poisson` | requests at random times, at 70 % and at 150 % of what the server can answer |
 //! | `scrapes` | a Prometheus reads the metrics once a second |
 
+#[cfg(target_os = "linux")]
+mod batches;
 #[cfg(target_os = "linux")]
 mod canned;
 #[cfg(target_os = "linux")]
@@ -37,11 +40,12 @@ fn main() {
 fn main() {
     let name = shared::words().next();
     match name.as_deref() {
+        Some("batches") => batches::run(),
         Some("canned") => canned::run(),
         Some("losses") => losses::run(),
         Some("mlserver") => mlserver::run(),
         Some("poisson") => poisson::run(),
         Some("scrapes") => scrapes::run(),
-        _ => println!("which one? canned, losses, mlserver, poisson or scrapes"),
+        _ => println!("which one? batches, canned, losses, mlserver, poisson or scrapes"),
     }
 }

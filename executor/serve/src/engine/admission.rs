@@ -1,19 +1,27 @@
 //! The queue before a model's run: who is let in, who is under way, and what is computed next.
 //!
-//! Every entry under way is one iteration that was pushed, in order; its answer is the next iteration that is pulled. What is
+//! Every entry under way is the tokens of one request, which were pushed in order; its answer is what is pulled next. What is
 //! under way when a run ends goes back to the front of the queue, in order, for the run that follows.
+//!
+//! A model that was compiled for batches goes over to another size of them between two iterations, once every request under way is
+//! answered: what is pushed then is computed in the new mode.
 //!
 //! Of a sequence one request is under way at a time, as the next one begins with what it leaves. Requests of others pass it.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::pace::{MeasuredPace, PlannedPace};
+use super::batches::Batches;
+use super::pace::MeasuredPace;
 use super::sequences::{Sequences, States};
 use crate::sequence::{SequenceId, SequenceStep};
+
+/// A mode that a run could not go over to, as devices are lost, is not asked for again for so long.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 /// The bytes of a request's inputs, in the model's order.
 pub(crate) type Inputs = Arc<Vec<Vec<u8>>>;
@@ -21,8 +29,8 @@ pub(crate) type Inputs = Arc<Vec<Vec<u8>>>;
 /// A request that asks to be let in.
 #[derive(Debug, Default)]
 pub(crate) struct Submission {
-    /// Of each iteration the bytes of each input, in the model's order. One iteration, unless it is a batch.
-    pub(crate) iterations: Vec<Vec<Vec<u8>>>,
+    /// Of each row the bytes of each input, in the model's order. One row, unless it is a batch.
+    pub(crate) rows: Vec<Vec<Vec<u8>>>,
     /// It is refused if it cannot be answered within this time.
     pub(crate) timeout: Option<Duration>,
     /// Without one it begins with the model's initial state, and leaves none.
@@ -43,11 +51,11 @@ pub(crate) struct Computed {
 }
 
 impl Computed {
-    /// What the iterations of one request gave together, in their order.
-    pub(crate) fn joined(iterations: Vec<Self>) -> Self {
-        let mut iterations = iterations.into_iter();
-        let mut joined = iterations.next().expect("a request has an iteration");
-        for next in iterations {
+    /// What the rows of one request gave together, in their order.
+    pub(crate) fn joined(rows: Vec<Self>) -> Self {
+        let mut rows = rows.into_iter();
+        let mut joined = rows.next().expect("a request has a row");
+        for next in rows {
             for (tensor, row) in joined.tensors.iter_mut().zip(next.tensors) {
                 tensor.extend_from_slice(&row);
             }
@@ -101,8 +109,31 @@ struct Pending {
 
 enum UnderWay {
     Request(Pending),
-    /// An empty iteration.
+    /// An empty request.
     Filler,
+}
+
+/// Where in a run's iterations the requests stand that are pushed.
+#[derive(Debug, Default)]
+struct RunPlace {
+    /// The mode that the run is in.
+    mode: usize,
+    /// The first iteration of the run in it.
+    since: u64,
+    /// Requests pushed since then, empty ones too, and those before that no iteration had taken by then.
+    pushed: u64,
+    /// The iteration that is being pushed has a request already.
+    is_counted: bool,
+    /// Requests that waited when the run went over to the mode, and wait still. Until they are taken the mode stays, so that a
+    /// request waits for two changes at most.
+    before_change: usize,
+}
+
+/// A size of batches that is used whatever waits, and one that is not used for a while.
+#[derive(Debug, Default)]
+struct ModeLimits {
+    only: Option<usize>,
+    refused: Option<(usize, Instant)>,
 }
 
 /// What the run is given next.
@@ -112,6 +143,8 @@ pub(crate) enum Work {
     Request(Inputs, States),
     /// Zeros.
     Filler,
+    /// Another mode, before anything else is pushed: [`Admission::mode_changed`] or [`Admission::mode_refused`] says what came of it.
+    Mode(usize),
     /// Nothing more: the run is to end.
     End,
 }
@@ -119,8 +152,10 @@ pub(crate) enum Work {
 struct QueueState {
     waiting: VecDeque<Pending>,
     under_way: VecDeque<UnderWay>,
-    /// Empty iterations that are to follow the last request, unless another comes.
+    /// Empty requests that are to follow the last one, unless another comes.
     fillers_due: u64,
+    place: RunPlace,
+    mode_limits: ModeLimits,
     /// Requests under way.
     request_count: usize,
     is_draining: bool,
@@ -142,6 +177,40 @@ impl QueueState {
         self.is_draining && self.is_idle()
     }
 
+    /// What is pushed next is the first of an iteration's requests.
+    fn is_between_iterations(&self, batches: &Batches) -> bool {
+        let rows = batches.planned(self.place.mode).rows;
+        self.place.pushed.is_multiple_of(rows)
+    }
+
+    /// The mode for what waits, if it is another than the present one. All requests that wait can be computed now: models that keep
+    /// a state for sequences have one mode.
+    fn better_mode(&mut self, batches: &Batches) -> Option<usize> {
+        let present = self.place.mode;
+        if batches.count() == 1 || self.waiting.is_empty() || self.place.before_change > 0 {
+            return None;
+        }
+        let refused = &mut self.mode_limits.refused;
+        refused.take_if(|(_, until)| *until < Instant::now());
+        let only = self.mode_limits.only;
+        let best = only.unwrap_or_else(|| batches.best(present, self.waiting.len() as u64));
+        let refused = self.mode_limits.refused.map(|(mode, _)| mode);
+        (best != present && Some(best) != refused).then_some(best)
+    }
+
+    /// Counts what is pushed now; whether it is the first request of an iteration.
+    fn push(&mut self, entry: UnderWay, batches: &Batches) -> bool {
+        if self.is_between_iterations(batches) {
+            self.place.is_counted = false;
+        }
+        let is_request = matches!(entry, UnderWay::Request(_));
+        let is_first = is_request && !self.place.is_counted;
+        self.place.is_counted |= is_request;
+        self.place.pushed += 1;
+        self.under_way.push_back(entry);
+        is_first
+    }
+
     /// Takes the first request that can be computed now.
     fn take_next(&mut self) -> Option<Pending> {
         loop {
@@ -152,6 +221,7 @@ impl QueueState {
             };
             let first = self.waiting.iter().position(is_free)?;
             let pending = self.waiting.remove(first)?;
+            self.place.before_change = self.place.before_change.saturating_sub(1);
             // Its client went away. A step of a sequence is computed all the same: those that follow build on it.
             if pending.step.is_some() || !pending.answer.is_closed() {
                 return Some(pending);
@@ -172,17 +242,21 @@ pub(crate) struct Admission {
     changed: Condvar,
     /// Requests that wait, at most.
     limit: usize,
-    planned: PlannedPace,
+    batches: Arc<Batches>,
     measured: MeasuredPace,
+    /// Iterations with requests, for each mode.
+    executions: Vec<AtomicU64>,
 }
 
 impl Admission {
-    pub(crate) fn new(limit: usize, planned: PlannedPace, sequences: Sequences) -> Self {
+    pub(crate) fn new(limit: usize, batches: Arc<Batches>, sequences: Sequences) -> Self {
         Self {
             state: Mutex::new(QueueState {
                 waiting: VecDeque::new(),
                 under_way: VecDeque::new(),
                 fillers_due: 0,
+                place: RunPlace::default(),
+                mode_limits: ModeLimits::default(),
                 request_count: 0,
                 is_draining: false,
                 is_interrupted: false,
@@ -192,8 +266,9 @@ impl Admission {
             }),
             changed: Condvar::new(),
             limit,
-            planned,
             measured: MeasuredPace::default(),
+            executions: batches.rows().map(|_| AtomicU64::new(0)).collect(),
+            batches,
         }
     }
 
@@ -217,12 +292,18 @@ impl Admission {
         state.waiting.len() + state.request_count
     }
 
+    /// Iterations that were begun with requests in each mode.
+    pub(crate) fn executions(&self) -> impl Iterator<Item = u64> {
+        let executions = self.executions.iter();
+        executions.map(|count| count.load(Ordering::Relaxed))
+    }
+
     /// Sequences that are kept.
     pub(crate) fn sequences(&self) -> usize {
         self.state().sequences.count(Instant::now())
     }
 
-    /// Admits a request, all of its iterations or none, if it can be answered in time; what each iteration gives. `is_running` says
+    /// Admits a request, all of its rows or none, if it can be answered in time; what each row gives. `is_running` says
     /// whether a plan runs now.
     pub(crate) fn submit(
         &self,
@@ -230,7 +311,7 @@ impl Admission {
         is_running: bool,
     ) -> Result<Vec<oneshot::Receiver<Computed>>, Refusal> {
         let Submission {
-            iterations,
+            rows,
             timeout,
             step,
         } = submission;
@@ -242,35 +323,35 @@ impl Admission {
             return Err(Refusal::Draining);
         }
         let ahead = (state.waiting.len() + state.under_way.len()) as u64;
-        // A batch has no more iterations than the queue has places, so it finds room in the end.
-        if state.waiting.len() + iterations.len() > self.limit {
+        // A batch has no more rows than the queue has places, so it finds room in the end.
+        if state.waiting.len() + rows.len() > self.limit {
             return Err(Refusal::Full {
                 limit: self.limit,
-                wait: self.measured.usual(self.planned, ahead),
+                wait: self.measured.usual(&self.batches, ahead),
             });
         }
         let measured = &self.measured;
         let turns = turns(&state, step.as_ref());
-        let last = ahead + iterations.len().saturating_sub(1) as u64;
+        let last = ahead + rows.len().saturating_sub(1) as u64;
         if let Some(timeout) = timeout {
             if !is_running {
                 return Err(Refusal::NotRunning);
             }
-            let bound = |ahead| measured.bound(self.planned, ahead, timeout);
+            let bound = |ahead| measured.bound(&self.batches, ahead, timeout);
             let expected = bound(last).max(bound(0).saturating_mul(turns));
             if expected > timeout {
                 return Err(Refusal::TooLate { expected, timeout });
             }
         }
 
-        let usual = |ahead| measured.usual(self.planned, ahead);
+        let usual = |ahead| measured.usual(&self.batches, ahead);
         let shortest = usual(0).saturating_mul(turns);
         let now = Instant::now();
         if let Some(step) = &step {
             state.sequences.admit(step, now)?;
         }
-        let mut answers = Vec::with_capacity(iterations.len());
-        for (ahead, inputs) in (ahead..).zip(iterations) {
+        let mut answers = Vec::with_capacity(rows.len());
+        for (ahead, inputs) in (ahead..).zip(rows) {
             let (answer, receiver) = oneshot::channel();
             state.waiting.push_back(Pending {
                 inputs: Arc::new(inputs),
@@ -295,21 +376,34 @@ impl Admission {
             if state.is_interrupted {
                 return Work::End;
             }
-            if let Some(mut pending) = state.take_next() {
+            let is_between = state.is_between_iterations(&self.batches);
+            let better = is_between
+                .then(|| state.better_mode(&self.batches))
+                .flatten();
+            if let Some(mode) = better.filter(|_| state.request_count == 0) {
+                return Work::Mode(mode);
+            }
+            // Until all under way is answered nothing more is begun in the present mode.
+            if better.is_none()
+                && let Some(mut pending) = state.take_next()
+            {
                 pending.begun = Instant::now();
                 let inputs = Arc::clone(&pending.inputs);
                 let states = match &pending.step {
                     Some(step) => state.sequences.begin(step),
                     None => Arc::clone(state.sequences.initial()),
                 };
-                state.under_way.push_back(UnderWay::Request(pending));
+                if state.push(UnderWay::Request(pending), &self.batches) {
+                    self.executions[state.place.mode].fetch_add(1, Ordering::Relaxed);
+                }
                 state.request_count += 1;
-                state.fillers_due = self.planned.fillers();
+                let planned = self.batches.planned(state.place.mode);
+                state.fillers_due = planned.fillers(state.place.pushed);
                 return Work::Request(inputs, states);
             }
             if state.fillers_due > 0 && !state.is_drained() {
                 state.fillers_due -= 1;
-                state.under_way.push_back(UnderWay::Filler);
+                state.push(UnderWay::Filler, &self.batches);
                 return Work::Filler;
             }
             // Requests under way may come back to be computed again by another run.
@@ -321,7 +415,43 @@ impl Admission {
         }
     }
 
-    /// The next iteration has been pulled. Its tensors, and the states that it left, are wanted only if a request stands for it.
+    /// The run is in the mode that [`Self::next_work`] asked for, from an iteration on.
+    pub(crate) fn mode_changed(&self, mode: usize, iteration: u64) {
+        let mut state = self.state();
+        let place = &mut state.place;
+        let rows = self.batches.planned(place.mode).rows;
+        let taken = iteration.saturating_sub(place.since).saturating_mul(rows);
+        // Empty requests that moved others through a pipeline may wait for an iteration still.
+        let pushed = place.pushed.saturating_sub(taken);
+        state.place = RunPlace {
+            mode,
+            since: iteration,
+            pushed,
+            is_counted: false,
+            before_change: state.waiting.len(),
+        };
+        state.fillers_due = 0;
+    }
+
+    /// The run cannot go over to the mode that [`Self::next_work`] asked for: it is not asked for again for a while.
+    pub(crate) fn mode_refused(&self, mode: usize) {
+        let until = Instant::now() + REFUSED_FOR;
+        self.state().mode_limits.refused = Some((mode, until));
+    }
+
+    /// What was computed so far was for nobody.
+    pub(crate) fn forget_executions(&self) {
+        for count in &self.executions {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Has whatever waits computed in one mode, or again in the best one.
+    pub(crate) fn use_only(&self, mode: Option<usize>) {
+        self.state().mode_limits.only = mode;
+    }
+
+    /// The tokens of the next request have been pulled. Its tensors, and the states that it left, are wanted only if a request stands for it.
     pub(crate) fn finish_next(&self, tensors: &[Vec<u8>], states: &[Vec<u8>]) {
         let mut state = self.state();
         let last_answer = state.last_answer;
@@ -334,9 +464,11 @@ impl Admission {
         }
         state.request_count -= 1;
         state.last_answer = Some(now);
-        // The next request of its sequence can be computed, or nothing is left to do. Nothing else that is waited for has changed, and a
-        // thread that is woken for nothing takes the processor from whoever has work.
-        let is_awaited = pending.step.is_some() || state.is_drained();
+        // The next request of its sequence can be computed, or the mode can change, or nothing is left to do. Nothing else that is
+        // waited for has changed, and a thread that is woken for nothing takes the processor from whoever has work.
+        let is_last = state.request_count == 0;
+        let may_change = is_last && self.batches.count() > 1;
+        let is_awaited = pending.step.is_some() || may_change || state.is_drained();
         drop(state);
         if is_awaited {
             self.changed.notify_all();
@@ -385,6 +517,7 @@ impl Admission {
         }
         state.request_count = 0;
         state.fillers_due = 0;
+        state.place = RunPlace::default();
         state.is_interrupted = false;
         state.sequences.interrupt();
         count

@@ -1,9 +1,11 @@
 //! What is admitted, in which order it is computed, and what becomes of it when a run ends.
 
 use super::*;
+use crate::engine::pace::PlannedPace;
 use crate::engine::sequences::SequenceLimits;
 
 const SINGLE: PlannedPace = PlannedPace {
+    rows: 1,
     block: 1,
     stages: 1,
     period_ns: 1_000_000,
@@ -21,13 +23,17 @@ fn inputs(number: u8) -> Vec<Vec<u8>> {
 
 /// A queue whose model keeps one byte for each sequence, 0 at first.
 fn queue(limit: usize, planned: PlannedPace) -> Admission {
+    queue_of(limit, Batches::none(planned))
+}
+
+fn queue_of(limit: usize, batches: Batches) -> Admission {
     let sequences = Sequences::new(LIMITS, Arc::new(inputs(0)));
-    Admission::new(limit, planned, sequences)
+    Admission::new(limit, Arc::new(batches), sequences)
 }
 
 fn submission(number: u8, timeout: Option<Duration>) -> Submission {
     Submission {
-        iterations: vec![inputs(number)],
+        rows: vec![inputs(number)],
         timeout,
         step: None,
     }
@@ -36,7 +42,7 @@ fn submission(number: u8, timeout: Option<Duration>) -> Submission {
 /// A request of a sequence.
 fn step(number: u8, sequence: u64, is_start: bool) -> Submission {
     Submission {
-        iterations: vec![inputs(number)],
+        rows: vec![inputs(number)],
         timeout: None,
         step: Some(SequenceStep {
             id: SequenceId::Number(sequence),
@@ -91,7 +97,7 @@ fn answers_go_to_their_requests_in_order() {
 fn a_batch_is_admitted_whole_or_not_at_all() {
     let admission = queue(4, SINGLE);
     let batch = |first: u8, timeout| Submission {
-        iterations: (first..first + 3).map(inputs).collect(),
+        rows: (first..first + 3).map(inputs).collect(),
         timeout,
         step: None,
     };
@@ -125,6 +131,7 @@ fn a_batch_is_admitted_whole_or_not_at_all() {
 #[test]
 fn empty_iterations_follow_the_last_request_only() {
     let pipeline = PlannedPace {
+        rows: 1,
         block: 1,
         stages: 3,
         period_ns: 10,
@@ -340,4 +347,157 @@ fn a_timeout_counts_the_steps_before_it() {
         .expect_err("too late");
     assert!(matches!(refusal, Refusal::TooLate { .. }), "{refusal}");
     let _second = admission.submit_one(in_time(4), true).expect("in time");
+}
+
+/// A queue of a model in batches of 1 and 4, of which four rows take as long as two.
+fn queue_of_batches() -> Admission {
+    let sizes = [(1, 1_000_000), (4, 2_000_000)].map(|(rows, period_ns)| PlannedPace {
+        rows,
+        period_ns,
+        ..SINGLE
+    });
+    queue_of(16, Batches::of_paces(sizes))
+}
+
+fn submit_all(
+    admission: &Admission,
+    numbers: std::ops::RangeInclusive<u8>,
+) -> Vec<oneshot::Receiver<Computed>> {
+    let submitted = numbers.map(|number| {
+        let submission = submission(number, NONE);
+        admission.submit_one(submission, true).expect("room")
+    });
+    submitted.collect()
+}
+
+#[test]
+fn requests_that_wait_are_computed_together() {
+    let admission = queue_of_batches();
+    let mut alone = submit_all(&admission, 1..=1);
+    assert_eq!(admission.next_work(), request(1));
+    let mut together = submit_all(&admission, 2..=6);
+
+    // Nothing more is begun one by one, and the mode changes once all that was begun is answered.
+    std::thread::scope(|scope| {
+        let next = scope.spawn(|| admission.next_work());
+        admission.finish_next(&[vec![10]], &[]);
+        assert_eq!(next.join().expect("no panic"), Work::Mode(1));
+    });
+    assert_eq!(
+        alone.remove(0).try_recv().expect("answered").tensors,
+        [[10]]
+    );
+    admission.mode_changed(1, 1);
+
+    // Five rows in two batches of four, of which the second has three empty ones.
+    for number in 2..=6 {
+        assert_eq!(admission.next_work(), request(number));
+    }
+    for _ in 0..3 {
+        assert_eq!(admission.next_work(), Work::Filler);
+    }
+    for number in 2..=9 {
+        admission.finish_next(&[vec![number * 10]], &[]);
+    }
+    for (number, answer) in (2..).zip(&mut together) {
+        assert_eq!(
+            answer.try_recv().expect("answered").tensors,
+            [[number * 10]]
+        );
+    }
+    assert_eq!(admission.executions().collect::<Vec<_>>(), [1, 2]);
+
+    let _last = submit_all(&admission, 7..=7);
+    assert_eq!(admission.next_work(), Work::Mode(0));
+    admission.mode_changed(0, 3);
+    assert_eq!(admission.next_work(), request(7));
+}
+
+#[test]
+fn a_batch_that_has_begun_takes_what_comes_meanwhile() {
+    let admission = queue_of_batches();
+    admission.use_only(Some(1));
+    let _first = submit_all(&admission, 1..=1);
+    assert_eq!(admission.next_work(), Work::Mode(1));
+    admission.mode_changed(1, 0);
+    assert_eq!(admission.next_work(), request(1));
+    assert_eq!(admission.next_work(), Work::Filler);
+
+    let _second = submit_all(&admission, 2..=2);
+    assert_eq!(admission.next_work(), request(2));
+    assert_eq!(admission.next_work(), Work::Filler);
+    assert_eq!(admission.executions().collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn what_an_old_mode_has_not_taken_begins_an_iteration_of_the_new_one() {
+    let pipeline = |rows| PlannedPace {
+        rows,
+        stages: 2,
+        ..SINGLE
+    };
+    let admission = queue_of(16, Batches::of_paces([1, 4].map(pipeline)));
+    let _first = submit_all(&admission, 1..=1);
+    assert_eq!(admission.next_work(), request(1));
+    assert_eq!(admission.next_work(), Work::Filler);
+    admission.finish_next(&[vec![10]], &[]);
+
+    // The empty request is the first of the four that an iteration takes now.
+    admission.use_only(Some(1));
+    let _second = submit_all(&admission, 2..=2);
+    assert_eq!(admission.next_work(), Work::Mode(1));
+    admission.mode_changed(1, 1);
+    assert_eq!(admission.next_work(), request(2));
+    // Two that complete it, and four that move it on.
+    for _ in 0..6 {
+        assert_eq!(admission.next_work(), Work::Filler);
+    }
+    let _third = submit_all(&admission, 3..=3);
+    assert_eq!(admission.next_work(), request(3));
+}
+
+#[test]
+fn a_mode_stays_until_all_that_waited_for_it_is_computed() {
+    let admission = queue_of_batches();
+    let _first = submit_all(&admission, 1..=4);
+    assert_eq!(admission.next_work(), Work::Mode(1));
+    let _second = submit_all(&admission, 5..=5);
+    admission.mode_changed(1, 0);
+    for number in 1..=4 {
+        assert_eq!(admission.next_work(), request(number));
+        admission.finish_next(&[vec![0]], &[]);
+    }
+    // One that waits alone would be better off in the other mode, which the run has only just left.
+    assert_eq!(admission.next_work(), request(5));
+    (0..3).for_each(|_| assert_eq!(admission.next_work(), Work::Filler));
+
+    (0..4).for_each(|_| admission.finish_next(&[vec![0]], &[]));
+    let _third = submit_all(&admission, 6..=6);
+    assert_eq!(admission.next_work(), Work::Mode(0));
+}
+
+#[test]
+fn a_mode_that_cannot_be_had_is_not_asked_for_again_at_once() {
+    let admission = queue_of_batches();
+    let _waiting = submit_all(&admission, 1..=4);
+    assert_eq!(admission.next_work(), Work::Mode(1));
+    admission.mode_refused(1);
+    for number in 1..=4 {
+        assert_eq!(admission.next_work(), request(number));
+    }
+}
+
+#[test]
+fn a_run_that_is_begun_anew_is_in_the_first_mode() {
+    let admission = queue_of_batches();
+    let _waiting = submit_all(&admission, 1..=4);
+    assert_eq!(admission.next_work(), Work::Mode(1));
+    admission.mode_changed(1, 0);
+    assert_eq!(admission.next_work(), request(1));
+
+    admission.interrupt();
+    assert_eq!(admission.begin_run(), 1);
+    assert_eq!(admission.next_work(), Work::Mode(1));
+    admission.mode_changed(1, 0);
+    assert_eq!(admission.next_work(), request(1));
 }

@@ -1,15 +1,16 @@
 //! A model that can be served: its engine, its tensors, and what its calendars promise.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use zbmd_backends::op::Registry;
-use zbmd_executor::embed::{StreamInfo, open_error_class, streams};
+use zbmd_executor::embed::{StreamInfo, open_error_class};
 use zbmd_executor::{Engine, EngineError, exit};
 use zbmd_ir::bundle::{OpenError, open_modes};
 use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{Graph, Program, carried_states};
 
-use super::pace::PlannedPace;
+use super::batches::Batches;
 use crate::protocol::request::max_body_bytes;
 use crate::tensor::TensorSpec;
 
@@ -80,8 +81,9 @@ pub(crate) struct LoadedModel {
     pub(crate) outputs: Vec<TensorSpec>,
     /// What it keeps for each sequence of requests; not among inputs and outputs.
     pub(crate) carried: Vec<CarriedTensor>,
-    pub(crate) planned: PlannedPace,
-    /// Rows of a request, at most, each of which is an iteration; 0 if requests are single iterations and have no rows.
+    /// How many requests iterations compute together, and what its calendars promise.
+    pub(crate) batches: Arc<Batches>,
+    /// Rows of a request, at most, each of which is computed as a request of its own is; 0 if requests have no rows.
     pub(crate) max_batch: u32,
 }
 
@@ -98,10 +100,11 @@ impl LoadedModel {
         Self::of_modes(name, path, modes, registry)
     }
 
-    /// The model of a program that was read, or compiled, from a file. Checks that requests can be its iterations.
+    /// The model of a program that was read, or compiled, from a file. Checks that requests can be its iterations, or parts of them.
     ///
     /// # Errors
-    /// Kernels that are not here, or a model that keeps tokens which are not [carried](zbmd_ir::carried_states).
+    /// Kernels that are not here, a model that keeps tokens which are not [carried](zbmd_ir::carried_states), or modes that are no
+    /// sizes of batches.
     pub(crate) fn of_modes(
         name: &str,
         path: &Path,
@@ -112,16 +115,16 @@ impl LoadedModel {
             path: path.to_owned(),
             why,
         };
-        if modes.names().len() > 1 {
-            let names = modes.names().join(", ");
-            return Err(unfit(format!(
-                "it has the modes {names}: compile one of them alone, with `zbmdc compile --mode`"
-            )));
+        let (batches, mut client_streams) = Batches::of_modes(&modes).map_err(unfit)?;
+        for graph in modes.graphs() {
+            check_stateless(graph).map_err(unfit)?;
         }
-        let graph = &modes.programs()[0].graph;
-        check_stateless(graph).map_err(unfit)?;
         let carried = CarriedTensor::all(&modes.programs()[0]);
-        let mut client_streams = streams(graph);
+        if batches.count() > 1 && !carried.is_empty() {
+            let why = "it has several modes, and keeps a state for each sequence, whose requests are computed one after the other: compile one \
+                       of its modes alone, with `zbmdc compile --mode`";
+            return Err(unfit(why.to_owned()));
+        }
         client_streams.retain(|stream| !carried.iter().any(|state| state.is_end(&stream.name)));
         check_streams(&client_streams).map_err(unfit)?;
 
@@ -132,18 +135,25 @@ impl LoadedModel {
         let (sources, sinks): (Vec<_>, Vec<_>) = client_streams
             .into_iter()
             .partition(|stream| stream.is_source);
-        Ok(Self {
+        let mut model = Self {
             name: name.to_owned(),
             inputs: sources.iter().map(TensorSpec::of).collect(),
             outputs: sinks.iter().map(TensorSpec::of).collect(),
-            planned: PlannedPace::of(engine.program()),
+            batches: Arc::new(batches),
             carried,
             engine,
             max_batch: 0,
-        })
+        };
+        // Who compiles a model for batches has requests with rows in mind.
+        if model.batches.count() > 1 {
+            let largest = model.batches.rows().max().unwrap_or(1);
+            let largest = u32::try_from(largest).unwrap_or(u32::MAX);
+            model.take_batches(largest).map_err(unfit)?;
+        }
+        Ok(model)
     }
 
-    /// Takes requests of several iterations: the first dimension of each tensor, which must be 1, becomes the number of rows.
+    /// Takes requests of several rows: the first dimension of each tensor, which must be 1, becomes the number of rows.
     ///
     /// # Errors
     /// Why the model takes none.

@@ -3,8 +3,8 @@
 //! | thread | what it does |
 //! |---|---|
 //! | `zbmd model` | starts sessions and waits for their ends |
-//! | `zbmd feed` | pushes the inputs of the next request, or zeros |
-//! | `zbmd answer` | pulls an iteration's outputs and gives them to the request that they answer |
+//! | `zbmd feed` | pushes the inputs of the next request, or zeros, and changes the mode where another size of batches is better |
+//! | `zbmd answer` | pulls the outputs of a request and gives them to it |
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 use zbmd_executor::supervise::Supervision;
 use zbmd_executor::supervise::declare::DeclareError;
 use zbmd_executor::{
-    EngineError, Isolation, RunError, RunOptions, Session, SinkHandle, SourceHandle, Stopper,
-    StreamError, Supervised,
+    EngineError, Isolation, ModeChange, ModeError, ModeHandle, RunError, RunOptions, Session,
+    SinkHandle, SourceHandle, Stopper, StreamError, Supervised,
 };
 
 use super::admission::{Admission, Computed, Refusal, Submission, Work};
@@ -33,8 +33,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Runs in a row that ended without an answer, after which the model has failed.
 const MAX_FRUITLESS_RUNS: u32 = 6;
 
-/// Empty requests that a model is begun with, at most.
-const WARM_UP_REQUESTS: u32 = 32;
+/// Empty iterations that each mode of a model is begun with, at most.
+const WARM_UP_ITERATIONS: u32 = 32;
 /// No more of them are asked after so long.
 const WARM_UP_LIMIT: Duration = Duration::from_millis(500);
 
@@ -88,14 +88,17 @@ impl RunningModel {
     ///
     /// # Errors
     /// No thread.
-    pub(crate) fn start(model: LoadedModel, choices: RunChoices) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(mut model: LoadedModel, choices: RunChoices) -> io::Result<Arc<Self>> {
+        // All rows of a request wait in the queue.
+        let queue = u32::try_from(choices.queue).unwrap_or(u32::MAX);
+        model.max_batch = model.max_batch.min(queue);
         let initial = model.carried.iter().map(|state| state.initial.clone());
         let sequences = Sequences::new(choices.sequences, Arc::new(initial.collect()));
         let tracer = choices.tracer.as_ref();
         let tracer = tracer.map(|tracer| tracer.of_model(&model.name));
         let running = Arc::new(Self {
             tracer,
-            admission: Admission::new(choices.queue, model.planned, sequences),
+            admission: Admission::new(choices.queue, Arc::clone(&model.batches), sequences),
             readiness: Arc::new(Readiness::new()),
             stats: ModelStats::default(),
             model,
@@ -133,12 +136,11 @@ impl RunningModel {
 
     /// What the plan says of the response of a request that takes the last place of the queue.
     pub(crate) fn full_queue_ns(&self) -> u64 {
-        self.model
-            .planned
-            .response_ns(self.admission.limit() as u64)
+        let limit = self.admission.limit() as u64;
+        self.model.batches.response_ns(limit)
     }
 
-    /// Lets a request in; what each of its iterations gives.
+    /// Lets a request in; what each of its rows gives.
     ///
     /// # Errors
     /// Why it would not be answered, or not in time.
@@ -160,24 +162,50 @@ impl RunningModel {
         self.choices.sequences
     }
 
-    /// Asks for empty requests one after the other: kernels and threads are warm then, and what a response takes is known.
+    /// Asks for empty requests one after the other, as many at once as each mode computes together: kernels and threads are warm then, and
+    /// what a response, an iteration of each size and a change of modes take is known.
     pub(crate) fn warm_up(&self) {
-        let begun = Instant::now();
-        for _ in 0..WARM_UP_REQUESTS {
-            // One that is refused, or not answered, comes from a model that ends.
-            let empty = Submission {
-                iterations: vec![self.zeros()],
-                ..Submission::default()
-            };
-            let answers = self.admission.submit(empty, true).unwrap_or_default();
-            let mut answers = answers.into_iter();
-            let is_answered = answers
-                .next()
-                .is_some_and(|answer| answer.blocking_recv().is_ok());
-            if !is_answered || begun.elapsed() > WARM_UP_LIMIT {
-                return;
+        let batches = &self.model.batches;
+        for (mode, rows) in batches.rows().enumerate() {
+            self.admission.use_only(Some(mode));
+            if rows <= self.admission.limit() as u64 && !self.warm_up_mode(mode, rows) {
+                break;
             }
         }
+        self.admission.use_only(None);
+        self.admission.forget_executions();
+    }
+
+    /// Whether requests are answered still.
+    fn warm_up_mode(&self, mode: usize, rows: u64) -> bool {
+        let limit = WARM_UP_LIMIT / self.model.batches.count() as u32;
+        let begun = Instant::now();
+        for iteration in 0..WARM_UP_ITERATIONS {
+            let empty = Submission {
+                rows: (0..rows).map(|_| self.zeros()).collect(),
+                ..Submission::default()
+            };
+            let asked = Instant::now();
+            // One that is refused, or not answered, comes from a model that ends.
+            let Ok(answers) = self.admission.submit(empty, true) else {
+                return false;
+            };
+            if answers
+                .into_iter()
+                .any(|answer| answer.blocking_recv().is_err())
+            {
+                return false;
+            }
+
+            // The first waits for the change of modes too.
+            if iteration > 0 {
+                self.model.batches.answered(mode, asked.elapsed());
+            }
+            if begun.elapsed() > limit {
+                break;
+            }
+        }
+        true
     }
 
     /// Admits no request any more, and ends the run once all that were are answered.
@@ -262,10 +290,11 @@ impl RunningModel {
             ));
         }
         let stopper = session.stopper();
+        let modes = session.modes();
         let run_result = std::thread::scope(|scope| {
             let feeder = std::thread::Builder::new().name("zbmd feed".to_owned());
             feeder.spawn_scoped(scope, || {
-                self.feed(sources);
+                self.feed(sources, &modes);
                 self.end_if_drained(&stopper);
             })?;
             let answerer = std::thread::Builder::new().name("zbmd answer".to_owned());
@@ -309,7 +338,7 @@ impl RunningModel {
     }
 
     /// Pushes until the run ends. The sources end with it.
-    fn feed(&self, mut sources: Vec<SourceHandle>) {
+    fn feed(&self, mut sources: Vec<SourceHandle>, modes: &ModeHandle) {
         let zeros = self.zeros();
         let states = self.model.carried.iter();
         let no_states: Vec<Vec<u8>> = states.map(|state| vec![0; state.initial.len()]).collect();
@@ -318,11 +347,35 @@ impl RunningModel {
             let (inputs, states) = match &work {
                 Work::Request(inputs, states) => (inputs.as_slice(), states.as_slice()),
                 Work::Filler => (zeros.as_slice(), no_states.as_slice()),
+                Work::Mode(mode) => {
+                    self.change_mode(*mode, modes);
+                    continue;
+                }
                 Work::End => return,
             };
             let mut pushed = sources.iter_mut().zip(inputs.iter().chain(states));
             if pushed.any(|(source, bytes)| source.push_bytes(bytes).is_err()) {
                 return;
+            }
+        }
+    }
+
+    /// Goes over to another size of batches, if that can be now.
+    fn change_mode(&self, mode: usize, modes: &ModeHandle) {
+        let batches = &self.model.batches;
+        let begun = Instant::now();
+        let changed = modes.change(batches.mode(mode));
+        match changed.and_then(ModeChange::wait) {
+            Ok(entry) => {
+                batches.changed(begun.elapsed());
+                self.admission.mode_changed(mode, entry.iteration);
+            }
+            // Nothing can be pushed into a run that is over, which ends the feeder.
+            Err(ModeError::Ended) => self.admission.mode_refused(mode),
+            Err(why) => {
+                let name = &self.model.name;
+                say(format_args!("zbmd-serve: {name}: {why}"));
+                self.admission.mode_refused(mode);
             }
         }
     }

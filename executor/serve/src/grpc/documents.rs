@@ -4,15 +4,16 @@ use tonic::Status;
 
 use super::calls::find;
 use crate::description::{
-    NAME, extensions, open_shape, plan_parameters, repository_state, row_shape,
+    NAME, extensions, open_shape, plan_parameters, preferred_batches, repository_state, row_shape,
 };
 use crate::engine::{LoadedModel, RunningModel};
 use crate::protocol::answer::VERSION;
 use crate::protocol::messages::{
-    InferOutputTensor, InferParameter, InferStatistics, ModelConfig, ModelConfigResponse,
-    ModelIndex, ModelInput, ModelMetadataResponse, ModelOutput, ModelParameter, ModelRequest,
-    ModelStatistics, ModelStatisticsResponse, ParameterChoice, Parameters, RepositoryIndexResponse,
-    SequenceBatching, ServerMetadataResponse, StatisticDuration, TensorMetadata,
+    DynamicBatching, InferOutputTensor, InferParameter, InferStatistics, ModelConfig,
+    ModelConfigResponse, ModelIndex, ModelInput, ModelMetadataResponse, ModelOutput,
+    ModelParameter, ModelRequest, ModelStatistics, ModelStatisticsResponse, ParameterChoice,
+    Parameters, RepositoryIndexResponse, SequenceBatching, ServerMetadataResponse,
+    StatisticDuration, TensorMetadata,
 };
 use crate::server::Server;
 use crate::stats::TimedCount;
@@ -102,6 +103,9 @@ pub(super) fn config(running: &RunningModel) -> ModelConfigResponse {
         input: model.inputs.iter().map(input).collect(),
         output: model.outputs.iter().map(output).collect(),
         parameters: plan_parameters(running).map(parameter).into(),
+        dynamic_batching: preferred_batches(running).map(|preferred_batch_size| DynamicBatching {
+            preferred_batch_size,
+        }),
         sequence_batching: running.keeps_state().then(|| SequenceBatching {
             max_sequence_idle_microseconds: running.sequence_limits().idle.as_micros() as u64,
         }),
@@ -157,8 +161,8 @@ fn model_statistics(running: &RunningModel) -> ModelStatistics {
         name: running.model.name.clone(),
         version: VERSION.to_owned(),
         last_inference: stats.last_ms(),
-        inference_count: stats.iterations(),
-        execution_count: stats.iterations(),
+        inference_count: stats.rows(),
+        execution_count: running.admission().executions().sum(),
         inference_stats: Some(InferStatistics {
             success: timed(&stats.success),
             fail: timed(&stats.fail),

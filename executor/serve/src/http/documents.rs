@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::description::{
-    NAME, extensions, open_shape, plan_parameters, repository_state, row_shape,
+    NAME, extensions, open_shape, plan_parameters, preferred_batches, repository_state, row_shape,
 };
 use crate::engine::RunningModel;
 use crate::protocol::answer::VERSION;
@@ -56,6 +56,9 @@ pub(super) fn config(running: &RunningModel) -> Value {
         "output": model.outputs.iter().map(tensor).collect::<Vec<_>>(),
         "parameters": parameters,
     });
+    if let Some(sizes) = preferred_batches(running) {
+        config["dynamic_batching"] = json!({"preferred_batch_size": sizes});
+    }
     if running.keeps_state() {
         let idle = running.sequence_limits().idle.as_micros() as u64;
         config["sequence_batching"] = json!({"max_sequence_idle_microseconds": idle});
@@ -80,8 +83,8 @@ fn model_stats(running: &RunningModel) -> Value {
         "name": running.model.name,
         "version": VERSION,
         "last_inference": stats.last_ms(),
-        "inference_count": stats.iterations(),
-        "execution_count": stats.iterations(),
+        "inference_count": stats.rows(),
+        "execution_count": running.admission().executions().sum::<u64>(),
         "inference_stats": {
             "success": timed(&stats.success),
             "fail": timed(&stats.fail),

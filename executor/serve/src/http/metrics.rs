@@ -12,7 +12,7 @@ use crate::engine::RunningModel;
 use crate::otlp::TraceCounts;
 use crate::protocol::answer::VERSION;
 use crate::server::Server;
-use crate::stats::{ModelStats, RESPONSE_BOUNDS_US, RefusedFor};
+use crate::stats::{RESPONSE_BOUNDS_US, RefusedFor};
 
 /// Everything, as text.
 pub(super) fn metrics_text(server: &Server) -> String {
@@ -33,7 +33,7 @@ pub(super) fn metrics_text(server: &Server) -> String {
 struct TritonCount {
     name: &'static str,
     help: &'static str,
-    value: fn(&ModelStats) -> u64,
+    value: fn(&RunningModel) -> u64,
 }
 
 const fn micros(ns: u64) -> u64 {
@@ -44,47 +44,47 @@ const TRITON_COUNTS: [TritonCount; 9] = [
     TritonCount {
         name: "request_success",
         help: "Requests answered.",
-        value: |stats| stats.success.count(),
+        value: |running| running.stats.success.count(),
     },
     TritonCount {
         name: "request_failure",
         help: "Requests refused.",
-        value: |stats| stats.fail.count(),
+        value: |running| running.stats.fail.count(),
     },
     TritonCount {
         name: "count",
         help: "Inferences.",
-        value: |stats| stats.iterations(),
+        value: |running| running.stats.rows(),
     },
     TritonCount {
         name: "exec_count",
         help: "Executions.",
-        value: |stats| stats.iterations(),
+        value: |running| running.admission().executions().sum(),
     },
     TritonCount {
         name: "request_duration_us",
         help: "Responses together.",
-        value: |stats| micros(stats.success.total_ns()),
+        value: |running| micros(running.stats.success.total_ns()),
     },
     TritonCount {
         name: "queue_duration_us",
         help: "Waiting together.",
-        value: |stats| micros(stats.queue.total_ns()),
+        value: |running| micros(running.stats.queue.total_ns()),
     },
     TritonCount {
         name: "compute_input_duration_us",
         help: "Reading bodies together.",
-        value: |stats| micros(stats.input.total_ns()),
+        value: |running| micros(running.stats.input.total_ns()),
     },
     TritonCount {
         name: "compute_infer_duration_us",
         help: "Computing together.",
-        value: |stats| micros(stats.infer.total_ns()),
+        value: |running| micros(running.stats.infer.total_ns()),
     },
     TritonCount {
         name: "compute_output_duration_us",
         help: "Making answers together.",
-        value: |stats| micros(stats.output.total_ns()),
+        value: |running| micros(running.stats.output.total_ns()),
     },
 ];
 
@@ -159,7 +159,7 @@ impl MetricsText {
         let help = "What the plan says of the response of a request that finds an empty queue.";
         let metric = Metric::gauge("zbmd_planned_response_seconds", help);
         self.per_model(server, metric, |running| {
-            seconds(running.model.planned.response_ns(0))
+            seconds(running.model.batches.response_ns(0))
         });
         let help = "The same for one that takes the queue's last place.";
         let metric = Metric::gauge("zbmd_planned_response_full_queue_seconds", help);
@@ -175,9 +175,27 @@ impl MetricsText {
     }
 
     fn requests(&mut self, server: &Server) {
-        let help = "Iterations computed for requests, one each or one for each row of a batch.";
+        let help = "Rows of requests that were answered; a request without rows counts as one.";
+        let metric = Metric::counter("zbmd_rows_total", help);
+        self.per_model(server, metric, |running| running.stats.rows());
+        let help = "Iterations begun for requests, each for as many rows as are computed together.";
         let metric = Metric::counter("zbmd_iterations_total", help);
-        self.per_model(server, metric, |running| running.stats.iterations());
+        self.per_model(server, metric, |running| {
+            running.admission().executions().sum::<u64>()
+        });
+        let name = "zbmd_batches_total";
+        let help = "The same of models that were compiled for batches, by their size.";
+        self.0.begin(Metric::counter(name, help));
+        for running in &server.models() {
+            let batches = &running.model.batches;
+            if batches.count() == 1 {
+                continue;
+            }
+            let sizes = batches.rows();
+            for (rows, count) in sizes.zip(running.admission().executions()) {
+                self.labelled(name, running, ("size", &rows.to_string()), count);
+            }
+        }
         let name = "zbmd_refused_requests_total";
         let help = "Requests that were not computed, by why.";
         self.0.begin(Metric::counter(name, help));
@@ -264,7 +282,7 @@ impl MetricsText {
             let kind = MetricKind::Untyped;
             self.0.begin(Metric { name, kind, help });
             for running in &server.models() {
-                let count = value(&running.stats);
+                let count = value(running);
                 self.labelled(name, running, ("version", VERSION), count);
             }
         }

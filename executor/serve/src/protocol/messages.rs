@@ -210,6 +210,9 @@ pub struct ModelConfig {
     pub input: Vec<ModelInput>,
     #[prost(message, repeated, tag = "6")]
     pub output: Vec<ModelOutput>,
+    /// Of models that compute requests together.
+    #[prost(message, optional, tag = "11")]
+    pub dynamic_batching: Option<DynamicBatching>,
     /// Of models that keep a state.
     #[prost(message, optional, tag = "13")]
     pub sequence_batching: Option<SequenceBatching>,
@@ -217,6 +220,12 @@ pub struct ModelConfig {
     pub parameters: BTreeMap<String, ModelParameter>,
     #[prost(string, tag = "17")]
     pub backend: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct DynamicBatching {
+    #[prost(int32, repeated, tag = "1")]
+    pub preferred_batch_size: Vec<i32>,
 }
 
 #[derive(Clone, PartialEq, Message)]

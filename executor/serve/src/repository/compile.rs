@@ -10,7 +10,7 @@ use super::{LoadChoices, RepositoryError};
 use crate::say;
 
 /// Compiles a model as `zbmdc compile --block 1 --sequences` does: a longer block would have each request followed by empty
-/// iterations.
+/// iterations. An ONNX model is compiled for the batches that were asked for.
 ///
 /// # Errors
 /// Everything that is wrong with the model or the machine.
@@ -24,7 +24,11 @@ pub(super) fn compile(
         diagnostics: Box::new(diagnostics),
     };
     let begun = Instant::now();
-    let compiled = compile_file(path, &options(choices).map_err(failed)?).map_err(failed)?;
+    let mut options = options(choices).map_err(failed)?;
+    if path.extension().is_some_and(|ending| ending == "onnx") {
+        options.buckets.clone_from(&choices.buckets);
+    }
+    let compiled = compile_file(path, &options).map_err(failed)?;
 
     if !choices.is_quiet {
         if compiled.warnings.warnings() > 0 {

@@ -87,6 +87,9 @@ pub(crate) struct LoadChoices {
     /// What models that are no bundles are compiled for.
     #[cfg(feature = "compile")]
     pub(crate) machine: zbmd_compiler::MachineChoice,
+    /// Sizes of batches that ONNX models are compiled for; none for requests one by one.
+    #[cfg(feature = "compile")]
+    pub(crate) buckets: Vec<u32>,
     /// Notes and warnings are not printed.
     pub(crate) is_quiet: bool,
 }

@@ -40,6 +40,8 @@ impl Conversations {
                 registry: registry.clone(),
                 #[cfg(feature = "compile")]
                 machine: zbmd_compiler::MachineChoice::Uniform(1),
+                #[cfg(feature = "compile")]
+                buckets: Vec::new(),
                 is_quiet: true,
             },
             run: RunChoices {

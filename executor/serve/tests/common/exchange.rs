@@ -54,6 +54,57 @@ pub fn wide_exchanges(compiled: &Compiled) -> Vec<Exchange> {
     asked.collect()
 }
 
+/// Requests to `wide` of [`softmax_in_batches`], each with so many rows, with the outputs of a run without batches and without a server.
+pub fn softmax_exchanges(count: u32, rows: u32) -> Vec<Exchange> {
+    let inputs = wide_inputs(count * rows).concat();
+    let options = CompileOptions {
+        machine: MachineChoice::Uniform(1),
+        mode: Some("batch-1".to_owned()),
+        ..CompileOptions::default()
+    };
+    let model = softmax_in_batches(&[1]);
+    let single = compile_str("model.ron", &model, "", &options).expect("a good model");
+    let outputs = run(&single, "x", &inputs, &["y"]).remove(0);
+
+    let request_bytes = inputs.len() / count as usize;
+    let asked = inputs
+        .chunks(request_bytes)
+        .zip(outputs.chunks(request_bytes));
+    let asked = asked.map(|(x, expected)| {
+        let (body, headers) = wide_request(x);
+        Exchange {
+            path: "/v2/models/wide/infer",
+            headers,
+            body,
+            expected: expected.to_vec(),
+        }
+    });
+    asked.collect()
+}
+
+/// A model of rows of 4,096 floats with a mode for each size of batches.
+pub fn softmax_in_batches(sizes: &[u32]) -> String {
+    let modes = sizes.iter().map(|size| {
+        format!(
+            r#""batch-{size}": Mode(
+                actors: {{ "join": Reshape(shape: [{size}, 4096]), "f": NnSoftmax(), "split": Reshape(shape: [1, 4096]) }},
+                channels: [
+                    (from: "x", to: ["join"]), (from: "join", to: ["f"]), (from: "f", to: ["split"]), (from: "split", to: ["y"]),
+                ],
+            ),"#
+        )
+    });
+    let modes: String = modes.collect();
+    format!(
+        r#"Model(
+            name: "wide",
+            sources: {{ "x": Stream(dtype: f32, shape: [1, 4096]) }},
+            modes: {{ {modes} }},
+            sinks: {{ "y": Stream() }},
+        )"#
+    )
+}
+
 /// What a run without a server gives to each sink, when all of one source is pushed.
 fn run(compiled: &Compiled, source: &str, input: &[u8], sinks: &[&str]) -> Vec<Vec<u8>> {
     let registry = zbmd_backends::standard_registry();

@@ -434,11 +434,11 @@ pub fn simple_request(first: &[i32; 16], second: &[i32; 16]) -> serde_json::Valu
     })
 }
 
-/// A request to `wide` with its tensor as bytes, and answers as bytes; its JSON's length as the header has it.
+/// A request to `wide` with the rows of its tensor as bytes, and answers as bytes; its JSON's length as the header has it.
 pub fn wide_request(x: &[u8]) -> (Vec<u8>, Vec<(&'static str, String)>) {
     let json = serde_json::json!({
         "inputs": [{
-            "name": "x", "datatype": "FP32", "shape": [1, 4096],
+            "name": "x", "datatype": "FP32", "shape": [x.len() / (4096 * 4), 4096],
             "parameters": {"binary_data_size": x.len()},
         }],
         "parameters": {"binary_data_output": true},
