@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::batches::Batches;
+use super::batches::{Batches, LostTime};
 use super::pace::MeasuredPace;
 use super::sequences::{Sequences, States};
 use crate::sequence::{SequenceId, SequenceStep};
@@ -127,6 +127,8 @@ struct RunPlace {
     /// Requests that waited when the run went over to the mode, and wait still. Until they are taken the mode stays, so that a
     /// request waits for two changes at most.
     before_change: usize,
+    /// What requests lost in the mode so far.
+    lost: LostTime,
 }
 
 /// A size of batches that is used whatever waits, and one that is not used for a while.
@@ -193,17 +195,50 @@ impl QueueState {
         let refused = &mut self.mode_limits.refused;
         refused.take_if(|(_, until)| *until < Instant::now());
         let only = self.mode_limits.only;
-        let best = only.unwrap_or_else(|| batches.best(present, self.waiting.len() as u64));
+        let waiting = self.waiting.len() as u64;
+        let best = only.unwrap_or_else(|| batches.best(present, waiting, self.place.lost));
         let refused = self.mode_limits.refused.map(|(mode, _)| mode);
         (best != present && Some(best) != refused).then_some(best)
     }
 
+    /// Iterations under way, without the one that is being pushed.
+    fn iterations_under_way(&self, batches: &Batches) -> u64 {
+        let rows = batches.planned(self.place.mode).rows;
+        let begun = self.place.pushed % rows;
+        (self.under_way.len() as u64).saturating_sub(begun) / rows
+    }
+
+    /// Requests go into an iteration while those before it are computed, and no further: what waits then decides about the next
+    /// one, and its size.
+    fn may_begin(&self, batches: &Batches) -> bool {
+        let stages = batches.planned(self.place.mode).stages;
+        !batches.is_used() || self.iterations_under_way(batches) <= stages
+    }
+
+    /// An iteration that requests do not fill is completed when its turn has come.
+    fn may_fill(&self, batches: &Batches) -> bool {
+        let stages = batches.planned(self.place.mode).stages;
+        !batches.is_used() || self.iterations_under_way(batches) < stages
+    }
+
+    /// What was pulled last was the end of an iteration.
+    fn is_iteration_done(&self, batches: &Batches) -> bool {
+        let rows = batches.planned(self.place.mode).rows;
+        let begun = self.place.pushed % rows;
+        (self.under_way.len() as u64).saturating_sub(begun) % rows == 0
+    }
+
     /// Counts what is pushed now; whether it is the first request of an iteration.
     fn push(&mut self, entry: UnderWay, batches: &Batches) -> bool {
+        let is_request = matches!(entry, UnderWay::Request(_));
         if self.is_between_iterations(batches) {
             self.place.is_counted = false;
+            if is_request {
+                // The one that is pushed waits no longer.
+                let waiting = self.waiting.len() as u64 + 1;
+                self.place.lost = batches.stay(self.place.mode, waiting, self.place.lost);
+            }
         }
-        let is_request = matches!(entry, UnderWay::Request(_));
         let is_first = is_request && !self.place.is_counted;
         self.place.is_counted |= is_request;
         self.place.pushed += 1;
@@ -385,6 +420,7 @@ impl Admission {
             }
             // Until all under way is answered nothing more is begun in the present mode.
             if better.is_none()
+                && (!is_between || state.may_begin(&self.batches))
                 && let Some(mut pending) = state.take_next()
             {
                 pending.begun = Instant::now();
@@ -401,7 +437,7 @@ impl Admission {
                 state.fillers_due = planned.fillers(state.place.pushed);
                 return Work::Request(inputs, states);
             }
-            if state.fillers_due > 0 && !state.is_drained() {
+            if state.fillers_due > 0 && !state.is_drained() && state.may_fill(&self.batches) {
                 state.fillers_due -= 1;
                 state.push(UnderWay::Filler, &self.batches);
                 return Work::Filler;
@@ -429,6 +465,7 @@ impl Admission {
             pushed,
             is_counted: false,
             before_change: state.waiting.len(),
+            lost: LostTime::default(),
         };
         state.fillers_due = 0;
     }
@@ -455,7 +492,14 @@ impl Admission {
     pub(crate) fn finish_next(&self, tensors: &[Vec<u8>], states: &[Vec<u8>]) {
         let mut state = self.state();
         let last_answer = state.last_answer;
-        let Some(UnderWay::Request(pending)) = state.under_way.pop_front() else {
+        let popped = state.under_way.pop_front();
+        // Whatever waits for its turn to be begun, or filled up.
+        let is_turn = self.batches.is_used() && state.is_iteration_done(&self.batches);
+        let Some(UnderWay::Request(pending)) = popped else {
+            drop(state);
+            if is_turn {
+                self.changed.notify_all();
+            }
             return;
         };
         let now = Instant::now();
@@ -464,11 +508,10 @@ impl Admission {
         }
         state.request_count -= 1;
         state.last_answer = Some(now);
-        // The next request of its sequence can be computed, or the mode can change, or nothing is left to do. Nothing else that is
-        // waited for has changed, and a thread that is woken for nothing takes the processor from whoever has work.
-        let is_last = state.request_count == 0;
-        let may_change = is_last && self.batches.count() > 1;
-        let is_awaited = pending.step.is_some() || may_change || state.is_drained();
+        // The next request of its sequence can be computed, or another iteration, or the mode can change, or nothing is left to do. Nothing
+        // else that is waited for has changed, and a thread that is woken for nothing takes the processor from whoever has work.
+        let may_change = state.request_count == 0 && self.batches.is_used();
+        let is_awaited = pending.step.is_some() || is_turn || may_change || state.is_drained();
         drop(state);
         if is_awaited {
             self.changed.notify_all();

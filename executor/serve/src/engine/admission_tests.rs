@@ -389,14 +389,21 @@ fn requests_that_wait_are_computed_together() {
     );
     admission.mode_changed(1, 1);
 
-    // Five rows in two batches of four, of which the second has three empty ones.
+    // Five rows in two batches of four, of which the second has three empty ones once the first is computed.
     for number in 2..=6 {
         assert_eq!(admission.next_work(), request(number));
     }
-    for _ in 0..3 {
+    std::thread::scope(|scope| {
+        let next = scope.spawn(|| admission.next_work());
+        for number in 2..=5 {
+            admission.finish_next(&[vec![number * 10]], &[]);
+        }
+        assert_eq!(next.join().expect("no panic"), Work::Filler);
+    });
+    for _ in 0..2 {
         assert_eq!(admission.next_work(), Work::Filler);
     }
-    for number in 2..=9 {
+    for number in 6..=9 {
         admission.finish_next(&[vec![number * 10]], &[]);
     }
     for (number, answer) in (2..).zip(&mut together) {
@@ -454,6 +461,21 @@ fn what_an_old_mode_has_not_taken_begins_an_iteration_of_the_new_one() {
     }
     let _third = submit_all(&admission, 3..=3);
     assert_eq!(admission.next_work(), request(3));
+}
+
+#[test]
+fn no_more_is_begun_than_one_batch_behind_another() {
+    let admission = queue_of(16, Batches::of_paces([PlannedPace { rows: 2, ..SINGLE }]));
+    let _waiting = submit_all(&admission, 1..=6);
+    for number in 1..=4 {
+        assert_eq!(admission.next_work(), request(number));
+    }
+    // What waits still is for the batch that follows, whatever its size.
+    std::thread::scope(|scope| {
+        let next = scope.spawn(|| admission.next_work());
+        (0..2).for_each(|_| admission.finish_next(&[vec![0]], &[]));
+        assert_eq!(next.join().expect("no panic"), request(5));
+    });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Sizes of batches that a model was compiled for, of which each is a mode, and which of them is best for the requests that wait.
 //!
 //! All requests that wait at a border are candidates; none waits for company. Rows of a batch that no request takes are computed with
-//! zeros. As changes between modes cost time, the choice counts what a change takes, as it was measured.
+//! zeros. Changes between modes cost time, as it was measured: [`LostTime`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,11 +22,17 @@ pub(crate) struct Batches {
     change_ns: AtomicU64,
 }
 
+/// By how much sooner requests would have been answered in another mode than they were since the last change, less what was
+/// gained, in nanoseconds: as who rents skis buys them when the rent has come to their price, a run changes its mode when this has come to what a change
+/// takes, and has lost at most as much again to whoever knows what will be asked (Karlin et al., Algorithmica 3, 1988).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LostTime(i64);
+
 #[derive(Debug)]
 struct BatchSize {
     mode: String,
     planned: PlannedPace,
-    /// The shortest response to a full iteration that found nothing before it; 0 before the first.
+    /// From one full iteration to the next, at the shortest; 0 before the first.
     measured_ns: AtomicU64,
 }
 
@@ -97,6 +103,11 @@ impl Batches {
         self.sizes.len()
     }
 
+    /// Requests are computed together.
+    pub(crate) fn is_used(&self) -> bool {
+        self.sizes.iter().any(|size| size.planned.rows > 1)
+    }
+
     /// The name of a mode.
     pub(crate) fn mode(&self, mode: usize) -> &str {
         &self.sizes[mode].mode
@@ -138,24 +149,42 @@ impl Batches {
             .saturating_add(computed_ns)
     }
 
-    /// The mode that answers so many requests soonest: their iterations, as they were measured, and the change to it, unless it
-    /// is the present one. Among equals it is the present one, and then the one with the smallest batches.
-    pub(crate) fn best(&self, present: usize, waiting: u64) -> usize {
-        let change_ns = self.change_ns();
-        let cost = |mode: &usize| {
-            let size = &self.sizes[*mode];
+    /// By how much sooner so many requests would be answered in the best of the other modes than in the present one, as iterations
+    /// were measured and without the change, in nanoseconds, and which that is; `None` if there is no other.
+    fn advantage(&self, present: usize, waiting: u64) -> Option<(i64, usize)> {
+        let needed_ns = |mode: usize| {
+            let size = &self.sizes[mode];
             let iterations = waiting.div_ceil(size.planned.rows);
             let needed_ns = size.iteration_ns().saturating_mul(iterations);
-            let is_change = *mode != present;
-            let change_ns = if is_change { change_ns } else { 0 };
-            (
-                needed_ns.saturating_add(change_ns),
-                is_change,
-                size.planned.rows,
-            )
+            i64::try_from(needed_ns).unwrap_or(i64::MAX)
         };
-        let modes = 0..self.count();
-        modes.min_by_key(cost).unwrap_or(present)
+        let others = (0..self.count()).filter(|mode| *mode != present);
+        // Among equals the one with the smallest batches.
+        let best = others.min_by_key(|mode| (needed_ns(*mode), self.sizes[*mode].planned.rows))?;
+        Some((needed_ns(present) - needed_ns(best), best))
+    }
+
+    /// The mode for so many requests that wait: another than the present one when what was lost in the present one so far, and would be
+    /// with these requests, is as much as a change takes.
+    pub(crate) fn best(&self, present: usize, waiting: u64, lost: LostTime) -> usize {
+        let change_ns = i64::try_from(self.change_ns()).unwrap_or(i64::MAX);
+        match self.advantage(present, waiting) {
+            Some((gain_ns, best)) if gain_ns > 0 && lost.0.saturating_add(gain_ns) >= change_ns => {
+                best
+            }
+            _ => present,
+        }
+    }
+
+    /// What is lost when an iteration takes as many of so many requests as it can in the present mode.
+    pub(crate) fn stay(&self, present: usize, waiting: u64, lost: LostTime) -> LostTime {
+        let Some((gain_ns, _)) = self.advantage(present, waiting) else {
+            return lost;
+        };
+        let taken = waiting.min(self.sizes[present].planned.rows);
+        let share_ns = i128::from(gain_ns) * i128::from(taken) / i128::from(waiting.max(1));
+        let share_ns = i64::try_from(share_ns).unwrap_or(i64::MAX);
+        LostTime(lost.0.saturating_add(share_ns).max(0))
     }
 
     /// What a change between modes takes; 0 before the first.
@@ -163,11 +192,11 @@ impl Batches {
         self.change_ns.load(Ordering::Relaxed)
     }
 
-    /// An iteration of a mode, full and with nothing before it, was answered.
-    pub(crate) fn answered(&self, mode: usize, response: Duration) {
+    /// Full iterations of a mode were answered so long one after the other.
+    pub(crate) fn answered(&self, mode: usize, spacing: Duration) {
         let measured_ns = &self.sizes[mode].measured_ns;
-        let response_ns = ns_of(response).max(1);
-        let shorter = |ns| (ns == 0 || response_ns < ns).then_some(response_ns);
+        let spacing_ns = ns_of(spacing).max(1);
+        let shorter = |ns| (ns == 0 || spacing_ns < ns).then_some(spacing_ns);
         let _ = measured_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, shorter);
     }
 
@@ -242,10 +271,9 @@ mod tests {
     #[test]
     fn the_batch_is_as_large_as_what_waits_pays_for() {
         let batches = one_and_eight();
-        let best = |present| (1..=9).map(move |waiting| (present, waiting));
         let choices = |present| -> Vec<usize> {
-            best(present)
-                .map(|(present, waiting)| batches.best(present, waiting))
+            (1..=9)
+                .map(|waiting| batches.best(present, waiting, LostTime::default()))
                 .collect()
         };
         // Three requests are as soon done one by one: whoever is in either mode stays.
@@ -258,13 +286,32 @@ mod tests {
     }
 
     #[test]
+    fn a_change_is_made_when_staying_has_cost_as_much() {
+        let batches = one_and_eight();
+        batches.changed(Duration::from_nanos(550));
+        // A request alone loses 200 in a batch of eight.
+        let mut lost = LostTime::default();
+        for _ in 0..2 {
+            assert_eq!(batches.best(1, 1, lost), 1);
+            lost = batches.stay(1, 1, lost);
+        }
+        assert_eq!(batches.best(1, 1, lost), 0);
+        // Eight at once would have lost 500 one by one.
+        assert_eq!(batches.best(1, 8, lost), 1);
+        assert_eq!(batches.stay(1, 8, lost), LostTime::default());
+        // Where eight wait, the first of them loses an eighth of that.
+        assert_eq!(batches.stay(0, 8, LostTime::default()), LostTime(62));
+    }
+
+    #[test]
     fn what_was_measured_counts_more_than_the_plan() {
         let batches = one_and_eight();
+        let best = |waiting| batches.best(0, waiting, LostTime::default());
         batches.answered(1, Duration::from_nanos(1000));
         batches.answered(1, Duration::from_nanos(900));
-        assert_eq!((batches.best(0, 8), batches.best(0, 16)), (0, 0));
+        assert_eq!((best(8), best(16)), (0, 0));
         batches.answered(0, Duration::from_nanos(200));
-        assert_eq!((batches.best(0, 4), batches.best(0, 5)), (0, 1));
+        assert_eq!((best(4), best(5)), (0, 1));
     }
 
     #[test]

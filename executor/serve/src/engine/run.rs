@@ -6,6 +6,7 @@
 //! | `zbmd feed` | pushes the inputs of the next request, or zeros, and changes the mode where another size of batches is better |
 //! | `zbmd answer` | pulls the outputs of a request and gives them to it |
 
+use std::cmp::Reverse;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -35,6 +36,8 @@ const MAX_FRUITLESS_RUNS: u32 = 6;
 
 /// Empty iterations that each mode of a model is begun with, at most.
 const WARM_UP_ITERATIONS: u32 = 32;
+/// So many follow one another where sizes of batches are compared.
+const WARM_UP_AT_ONCE: u64 = 8;
 /// No more of them are asked after so long.
 const WARM_UP_LIMIT: Duration = Duration::from_millis(500);
 
@@ -166,7 +169,10 @@ impl RunningModel {
     /// what a response, an iteration of each size and a change of modes take is known.
     pub(crate) fn warm_up(&self) {
         let batches = &self.model.batches;
-        for (mode, rows) in batches.rows().enumerate() {
+        // It ends with the smallest, which single requests are best off in.
+        let mut sizes: Vec<_> = batches.rows().enumerate().collect();
+        sizes.sort_by_key(|(_, rows)| Reverse(*rows));
+        for (mode, rows) in sizes {
             self.admission.use_only(Some(mode));
             if rows <= self.admission.limit() as u64 && !self.warm_up_mode(mode, rows) {
                 break;
@@ -178,11 +184,13 @@ impl RunningModel {
 
     /// Whether requests are answered still.
     fn warm_up_mode(&self, mode: usize, rows: u64) -> bool {
-        let limit = WARM_UP_LIMIT / self.model.batches.count() as u32;
+        let batches = &self.model.batches;
+        let limit = WARM_UP_LIMIT / batches.count() as u32;
+        let mut at_once = 1;
         let begun = Instant::now();
         for iteration in 0..WARM_UP_ITERATIONS {
             let empty = Submission {
-                rows: (0..rows).map(|_| self.zeros()).collect(),
+                rows: (0..rows * at_once).map(|_| self.zeros()).collect(),
                 ..Submission::default()
             };
             let asked = Instant::now();
@@ -199,7 +207,14 @@ impl RunningModel {
 
             // The first waits for the change of modes too.
             if iteration > 0 {
-                self.model.batches.answered(mode, asked.elapsed());
+                batches.answered(mode, asked.elapsed() / at_once as u32);
+            }
+            // Where sizes are compared, what counts is how soon one iteration follows another.
+            if batches.is_used() && iteration == 1 {
+                let in_time = limit.as_nanos() / asked.elapsed().as_nanos().max(1);
+                let in_queue = self.admission.limit() as u64 / rows;
+                let most = in_queue.min(WARM_UP_AT_ONCE);
+                at_once = u64::try_from(in_time).unwrap_or(most).clamp(1, most);
             }
             if begun.elapsed() > limit {
                 break;
