@@ -4,19 +4,34 @@
 //! ```text
 //! cargo bench -p zbmd-tests --bench host_loss                    20 of each, with the default lease of 100 ms
 //! cargo bench -p zbmd-tests --bench host_loss -- 100 20          100 of each, with a lease of 20 ms
+//! cargo bench -p zbmd-tests --bench host_loss -- large 20 2048 250
+//!     an agent with 2 GiB resident is killed, with its sentinel and without, over a link on which each packet takes 250 us
 //! cargo bench -p zbmd-tests --bench host_loss -- calm 600 20     false alarms of an undisturbed run of 10 minutes
 //! ```
 
-zbmd_tests::own_zbmd_run!("runs over several hosts need Linux", linux::main);
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("skipped: runs over several hosts need Linux");
+}
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    if std::env::args().nth(1).is_some_and(|word| word == "agent") {
+        zbmd_tests::witness::be_large_if_told();
+    }
+    let run = || zbmd_run::main_with(zbmd_backends::standard_registry());
+    zbmd_tests::child_run::run_or_test(run, linux::main)
+}
 
 #[cfg(target_os = "linux")]
 mod linux {
     use std::net::{IpAddr, Ipv4Addr};
     use std::path::{Path, PathBuf};
+    use std::process::Command;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    use rustix::process::Signal;
+    use rustix::process::{Pid, Signal, kill_process};
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
     use zbmd_executor::supervise::What;
     use zbmd_executor::{
@@ -26,6 +41,7 @@ mod linux {
     use zbmd_tests::child_run;
     use zbmd_tests::figures::load;
     use zbmd_tests::losses::{Feed, HARDY, Told, live_with, options, supervised};
+    use zbmd_tests::witness::{self, Witness, times_text};
     use zbmd_wire::monotonic_ns;
     use zbmd_wire::testing::{Authority, Flaw, Namespace};
 
@@ -67,7 +83,7 @@ mod linux {
         files: TlsFiles,
         namespace: Option<Namespace>,
         lease: Duration,
-        _folder: tempfile::TempDir,
+        folder: tempfile::TempDir,
     }
 
     pub(super) fn main() {
@@ -76,11 +92,24 @@ mod linux {
             .filter(|argument| argument != "--bench")
             .collect();
         let is_calm = args.first().is_some_and(|word| word == "calm");
+        let is_large = args.first().is_some_and(|word| word == "large");
         let numbers: Vec<u64> = args.iter().filter_map(|text| text.parse().ok()).collect();
-        let lease_ms = numbers.get(1).copied().unwrap_or(100);
-        let bench = Bench::new(Duration::from_millis(lease_ms));
+        let lease_ms = match is_large {
+            // Nothing but the end of a process is to be seen.
+            true => 5_000,
+            false => numbers.get(1).copied().unwrap_or(100),
+        };
+        let delay_us = numbers.get(2).copied().filter(|_| is_large);
+        let delay = delay_us.map(Duration::from_micros);
+        let bench = Bench::new(Duration::from_millis(lease_ms), delay);
         println!("load {}", load());
-        if is_calm {
+        if is_large {
+            let count = numbers.first().copied().unwrap_or(20);
+            let mib = numbers.get(1).copied().unwrap_or(2048) as usize;
+            for has_sentinel in [true, false] {
+                bench.measure_large(count, mib, has_sentinel);
+            }
+        } else if is_calm {
             bench.calm(numbers.first().copied().unwrap_or(60));
         } else {
             let losses = numbers.first().copied().unwrap_or(20);
@@ -106,21 +135,29 @@ mod linux {
     }
 
     impl Bench {
-        fn new(lease: Duration) -> Self {
+        fn new(lease: Duration, delay: Option<Duration>) -> Self {
             let folder = tempfile::tempdir().expect("a folder");
+            let namespace = match delay {
+                Some(delay) => Namespace::make_far(delay),
+                None => Namespace::make(),
+            };
             let addresses = [Namespace::HERE, Namespace::THERE].map(IpAddr::from);
             Self {
                 engine: engine(folder.path()),
                 token_file: token_file(folder.path(), SECRET),
                 files: Authority::new().write(folder.path(), &addresses, Flaw::None),
-                namespace: Namespace::make(),
+                namespace,
                 lease,
-                _folder: folder,
+                folder,
             }
         }
 
         /// An agent, in the namespace if there is one.
         fn start_agent(&self) -> AgentProcess {
+            self.start_agent_with(|_| ())
+        }
+
+        fn start_agent_with(&self, prepare: impl FnOnce(&mut Command)) -> AgentProcess {
             let (mut command, ip) = match &self.namespace {
                 Some(namespace) => {
                     let command = child_run::command_by(|program| namespace.command(program));
@@ -137,6 +174,7 @@ mod linux {
                 .arg(&self.files.key)
                 .arg("--tls-ca")
                 .arg(&self.files.ca);
+            prepare(&mut command);
             AgentProcess::spawn(command)
         }
 
@@ -226,6 +264,54 @@ mod linux {
             );
         }
 
+        /// Kills agents with so much memory.
+        fn measure_large(&self, count: u64, mib: usize, has_sentinel: bool) {
+            let folder = self.folder.path().join(format!("large.{has_sentinel}"));
+            std::fs::create_dir(&folder).expect("a folder");
+            let witness = Witness::listen(&folder);
+            let environment = Witness::environment(&folder, mib);
+            let mut known_ns = Vec::new();
+            let mut eof_ns = Vec::new();
+            let mut pidfd_ns = Vec::new();
+            for number in 0..count {
+                let agent = self.start_agent_with(|command| {
+                    command.env(witness::LARGE, &environment);
+                });
+                let large = witness.next();
+                let mut death = None;
+                let feed = Self::feed(1.5);
+                let told = live_with(&self.engine, feed, self.options(&agent), |stopper, _| {
+                    if !has_sentinel {
+                        kill_children_of(large.pid());
+                    }
+                    stopper.wait_for_workers();
+                    std::thread::sleep(Duration::from_millis(150 + number * 37 % 100));
+                    death = Some(large.kill());
+                });
+                told.outcome.as_ref().expect("it goes on without the host");
+                let death = death.expect("it was killed");
+                let known = first_loss_ns(&told, death.killed_ns);
+                known_ns.push(known - death.killed_ns);
+                eof_ns.push(death.eof_ns - death.killed_ns);
+                pidfd_ns.push(death.pidfd_ns - death.killed_ns);
+            }
+            let with = match has_sentinel {
+                true => "with its sentinel",
+                false => "without a sentinel",
+            };
+            println!(
+                "agent with {mib} MiB resident killed {count} times, {with}\n{:<36}{:>9} {:>9} {:>9}",
+                "until it is known, ms", "p50", "p99", "max"
+            );
+            for (what, times_ns) in [
+                ("conductor", known_ns),
+                ("there: end of another socket", eof_ns),
+                ("there: process descriptor", pidfd_ns),
+            ] {
+                println!("  {what:<34}{}", times_text(&times_ns));
+            }
+        }
+
         fn calm(&self, seconds: u64) {
             let agent = self.start_agent();
             let feed = Self::feed(seconds as f64);
@@ -241,6 +327,38 @@ mod linux {
                     "no false alarm"
                 }
             );
+        }
+    }
+
+    /// When the first worker was lost since then.
+    fn first_loss_ns(told: &Told, since_ns: u64) -> u64 {
+        let mut events = told.events.iter().filter(|event| event.at_ns >= since_ns);
+        let lost = events.find(|event| matches!(event.what, What::Lost { .. }));
+        lost.expect("the host is lost").at_ns
+    }
+
+    /// Kills what a process has started, and waits until it has seen that.
+    fn kill_children_of(parent: Pid) {
+        let tasks = format!("/proc/{}/task", parent.as_raw_nonzero());
+        let children = || -> Vec<Pid> {
+            let tasks = std::fs::read_dir(&tasks).expect("it is there").flatten();
+            let lists = tasks.map(|task| std::fs::read_to_string(task.path().join("children")));
+            let lists: Vec<String> = lists.map(Result::unwrap_or_default).collect();
+            let numbers = lists.iter().flat_map(|list| list.split_whitespace());
+            let numbers = numbers.filter_map(|number| number.parse().ok());
+            numbers.filter_map(Pid::from_raw).collect()
+        };
+        let mut has_been_seen = false;
+        loop {
+            let found = children();
+            has_been_seen |= !found.is_empty();
+            if has_been_seen && found.is_empty() {
+                return;
+            }
+            for child in found {
+                let _ = kill_process(child, Signal::KILL);
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

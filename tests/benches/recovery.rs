@@ -4,6 +4,8 @@
 //! cargo bench -p zbmd-tests --bench recovery                       all but the soaks, some minutes
 //! cargo bench -p zbmd-tests --bench recovery -- kills 1000         recovery over 1,000 kills, swap and restart
 //! cargo bench -p zbmd-tests --bench recovery -- hang 200           detection of stopped workers
+//! cargo bench -p zbmd-tests --bench recovery -- deaths 50 2048    when the death of a worker with 2 GiB resident is known: by the
+//!                                                                  supervisor, by the end of a socket, by a process descriptor
 //! cargo bench -p zbmd-tests --bench recovery -- calm 600           false alarms beside two busy loops, 10 minutes
 //! cargo bench -p zbmd-tests --bench recovery -- cost               supervised against not, processes against threads
 //!                                                                  (or of one model: `cost 25 fm`)
@@ -33,7 +35,9 @@ mod linux {
     use zbmd_executor::supervise::{Event, What};
     use zbmd_executor::{Engine, Isolation, RunOptions};
     use zbmd_tests::actors::registry;
-    use zbmd_tests::losses::{Feed, HARDY, Told, engine, engine_on, live, supervised};
+    use zbmd_tests::figures::load;
+    use zbmd_tests::losses::{Feed, HARDY, Told, engine, engine_on, live, live_with, supervised};
+    use zbmd_tests::witness::{self, DeathTimes, Witness, times_text};
 
     const PROCESSES: Isolation = Isolation::Processes { program: None };
     /// The last one needs `ZBMD_DATA`.
@@ -47,6 +51,9 @@ mod linux {
 
     pub(super) fn main() {
         zbmd_executor::testing::on_open(gpu::misbehave_as_told);
+        if std::env::var_os("ZBMD_WORKER").is_some() {
+            witness::be_large_if_told();
+        }
         zbmd_executor::serve_if_worker(&registry());
         let args: Vec<String> = std::env::args()
             .skip(1)
@@ -60,6 +67,7 @@ mod linux {
         match args.first().map(String::as_str) {
             Some("kills") => kills(number(1, 1000)),
             Some("hang") => hang(number(1, 200)),
+            Some("deaths") => deaths(number(1, 50), number(2, 2048) as usize),
             Some("calm") => calm(number(1, 600)),
             Some("cost") => cost(number(1, 60), args.get(2).map_or("", String::as_str)),
             Some("gpu") => gpu::main(number(1, 50)),
@@ -249,6 +257,74 @@ mod linux {
             split.take(&told.events);
         }
         split.print("SIGSTOP");
+    }
+
+    /// From SIGKILL to a worker with so much memory until that is known, by all means at once.
+    fn deaths(count: u64, mib: usize) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let environment = Witness::environment(folder.path(), mib);
+        let witness = Witness::listen(folder.path());
+        // SAFETY: no other thread is at work yet.
+        #[expect(unsafe_code, reason = "tells worker processes to be large")]
+        unsafe {
+            std::env::set_var(witness::LARGE, environment);
+        }
+
+        let engine = engine_on(1, "agc/model.ron", &registry(), Losses::None);
+        let patient = HARDY.replace("Supervision(", r#"Supervision(start: "60s", "#);
+        let options = RunOptions {
+            isolation: PROCESSES,
+            supervised: Some(supervised(&engine, &patient, None)),
+            ..RunOptions::default()
+        };
+        let feed = Feed {
+            seed: 1,
+            iterations: u64::MAX / 2,
+            per_s: Some(100_000.0),
+        };
+        let load_before = load();
+        let mut deaths = Vec::new();
+        let told = live_with(&engine, feed, options, |stopper, _| {
+            for number in 0..count {
+                let worker = witness.next();
+                // It loads its program now, and works for a while.
+                std::thread::sleep(Duration::from_millis(200 + number * 37 % 100));
+                deaths.push(worker.kill());
+            }
+            stopper.stop();
+        });
+        told.outcome.expect("it goes on");
+
+        let mut losses = told.events.iter();
+        let known_ns: Vec<u64> = deaths
+            .iter()
+            .map(|death| {
+                let is_loss = |event: &&Event| {
+                    matches!(event.what, What::Lost { .. }) && event.at_ns >= death.killed_ns
+                };
+                let loss = losses.find(is_loss).expect("each is a loss");
+                loss.at_ns - death.killed_ns
+            })
+            .collect();
+        let after_kill = |at_ns: fn(&DeathTimes) -> u64| -> Vec<u64> {
+            let deaths = deaths.iter();
+            deaths.map(|d| at_ns(d) - d.killed_ns).collect()
+        };
+        println!(
+            "from SIGKILL to a worker with {mib} MiB resident, {count} times, load {load_before} to {}\n{:<36}{:>9} {:>9} {:>9}",
+            load(),
+            "until it is known, ms",
+            "p50",
+            "p99",
+            "max"
+        );
+        for (what, times_ns) in [
+            ("supervisor (lock, or its socket)", known_ns),
+            ("end of another socket of it", after_kill(|d| d.eof_ns)),
+            ("process descriptor", after_kill(|d| d.pidfd_ns)),
+        ] {
+            println!("  {what:<34}{}", times_text(&times_ns));
+        }
     }
 
     /// False alarms on a loaded machine.

@@ -35,9 +35,14 @@ impl AgentProcess {
         Self { child, address }
     }
 
+    /// Its process.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     /// Sends a signal to the process.
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it is there");
+        kill_process(self.pid(), signal).expect("it is there");
     }
 }
 

@@ -30,6 +30,8 @@ pub mod mix;
 pub mod models;
 pub mod modes;
 pub mod onnx;
+#[cfg(target_os = "linux")]
+pub mod open_files;
 pub mod operator_graphs;
 pub mod random;
 pub mod rival_process;
@@ -50,3 +52,5 @@ pub mod timed;
 pub mod virtual_cluster;
 #[cfg(target_os = "linux")]
 pub mod voters;
+#[cfg(target_os = "linux")]
+pub mod witness;

@@ -24,9 +24,10 @@ mod linux {
     use zbmd_tests::free_port::free_port;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
+    use zbmd_tests::open_files::hold_sockets_of;
     use zbmd_wire::testing::{Authority, Flaw, Namespace};
 
-    const TESTS: [Test; 9] = [
+    const TESTS: [Test; 10] = [
         (
             "two_hosts_give_what_one_gives",
             two_hosts_give_what_one_gives,
@@ -36,6 +37,10 @@ mod linux {
             workers_that_send_to_each_other,
         ),
         ("killed_agents", killed_agents),
+        (
+            "killed_agents_whose_connections_stay_open",
+            killed_agents_whose_connections_stay_open,
+        ),
         ("a_stopped_agent", a_stopped_agent),
         ("a_host_that_is_cut_off", a_host_that_is_cut_off),
         ("a_host_that_comes_back", a_host_that_comes_back),
@@ -223,6 +228,31 @@ mod linux {
             });
             check_loss(&told, &expected, &format!("killed after {after:?}"));
         }
+    }
+
+    /// Somebody else has the sockets of an agent open when it is killed: its own connection does not end, and heartbeats would be
+    /// missed only after a long lease.
+    fn killed_agents_whose_connections_stay_open() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = engine(folder.path());
+        let expected = on_one_host(&engine);
+        let agent = start_agent(&token_file(folder.path()));
+        let options = host_options(&engine, &agent, LONG_LEASE);
+        let mut held = None;
+        let told = live_with(&engine, FEED, options, |_, _| {
+            std::thread::sleep(Duration::from_millis(300));
+            held = hold_sockets_of(agent.pid());
+            agent.signal(Signal::KILL);
+        });
+        if held.is_none() {
+            return println!("SKIPPED: sockets of other processes cannot be held open here");
+        }
+        check_loss(&told, &expected, "killed, and its sockets stay open");
+        let text = format!("{:?}", told.events);
+        assert!(
+            text.contains("its agent has ended the connection"),
+            "{text}"
+        );
     }
 
     fn a_stopped_agent() {

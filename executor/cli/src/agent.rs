@@ -244,6 +244,7 @@ impl Service<'_> {
             council: council.as_ref(),
             join: self.join,
             bundle_folder: self.bundle_folder,
+            has_sentinel: true,
         };
         serve_as_agent(registry, seat, tell)?;
         Ok(match INTERRUPTED.load(Ordering::Relaxed) {

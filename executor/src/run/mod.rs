@@ -15,6 +15,8 @@ pub(crate) mod lanes;
 #[cfg(target_os = "linux")]
 mod launch;
 #[cfg(target_os = "linux")]
+mod life_watch;
+#[cfg(target_os = "linux")]
 mod listen;
 pub(crate) mod modes;
 mod outlet;

@@ -1,9 +1,13 @@
 //! Workers in processes of their own: how they are started, given work, killed, and seen to be gone.
 //!
 //! A worker's process is this very program, started anew, with one end of a socket pair as its standard input. It maps
-//! the memory that it is sent, and runs [`crate::worker::host`]: what a thread would run. Its death closes the socket, which
-//! the supervising process sees at once, whatever the death; its life ends with the supervising process's, by the
-//! closed socket, or by the system's signal where it could not notice.
+//! the memory that it is sent, and runs [`crate::worker::host`]: what a thread would run. Its life ends with the supervising
+//! process's, by the closed socket, or by the system's signal where it could not notice.
+//!
+//! Its death is seen by a lock that it holds as long as it lives ([`crate::transport::life_lock`]), which the system releases
+//! before it frees the memory of the process, and by the end of its socket, which comes after that. Whichever comes first ends
+//! its listener ([`super::life_watch`]). The lock does not count alone: a process that dies before it takes it, or closes its
+//! socket and lives on, is seen by the socket; one whose socket somebody else holds open is seen by the lock.
 //!
 //! Files, mappings and sockets have no names: nothing can be left behind.
 //!
@@ -19,6 +23,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crossbeam_utils::CachePadded;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -27,15 +32,18 @@ use zbmd_op::Registry;
 
 use super::event::WorkerExit;
 use super::launch::Lifetime;
+use super::life_watch::LifeWatch;
+use super::system;
 use super::wire::{self, Outbox};
 use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
 use crate::program::{Engine, LoadedModes, LoadedProgram};
 use crate::realtime::lock_memory;
-use crate::transport::arena::Arena;
+use crate::transport::arena::{Arena, In};
 use crate::transport::clock::Clock;
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::idle_arenas::MappedArenas;
+use crate::transport::life_lock::{self, LifeLock, PlacedLock};
 use crate::transport::session_memory::{Queues, SessionMemory};
 use crate::transport::watchdog::{EpochWatchdogs, Watchdog, WorkerHeartbeat};
 use crate::worker::gpu::OpenGpus;
@@ -53,6 +61,8 @@ enum WorkerRequest {
         queues: Queues,
         options: HostOptions,
         device: DeviceId,
+        /// The lock that it holds from now on, whose memory comes with the first request.
+        life_lock: Option<u32>,
     },
     /// Run a calendar of an epoch, whose memory comes with it, and a watchdog if there is one.
     Begin {
@@ -87,18 +97,21 @@ pub(crate) struct WorkerProcess {
 
 /// Launches a worker's process, and hands its replies on. Blocks until the process is gone.
 pub(crate) struct ProcessListener {
-    socket: UnixStream,
+    socket: Arc<UnixStream>,
+    life_lock: In<CachePadded<LifeLock>>,
     command: Command,
     lifetime: Arc<Lifetime>,
     /// It holds a GPU, whose memory is free only when the system has cleared it away.
     pub(crate) holds_gpu: bool,
 }
 
-/// How long a listener waits for the system to say how a process ended that has closed its socket.
+/// How long a listener waits for the system to say how a process ended, if the process's own entry does not say it.
 ///
-/// A process that is killed is off its socket within a millisecond or two, and runs none of its program any more. Until the
-/// system has cleared it away took up to 600 ms on two cores with ten busy threads, as what dies waits for the processor like all others.
+/// A process that is killed runs none of its program any more when that is seen. Until the system has cleared it away took up to
+/// 600 ms on two cores with ten busy threads, as what dies waits for the processor like all others.
 const REAP_PATIENCE: Duration = Duration::from_millis(10);
+/// How often it looks meanwhile.
+const LOOK_EVERY: Duration = Duration::from_micros(500);
 
 /// What a listener saw last.
 pub(crate) struct ProcessExit {
@@ -116,6 +129,17 @@ pub(crate) struct WorkerLaunch<'a> {
     pub options: HostOptions,
 }
 
+impl WorkerLaunch<'_> {
+    fn open_request(&self, device: DeviceId, life_lock: Option<u32>) -> WorkerRequest {
+        WorkerRequest::Open {
+            queues: self.queues.clone(),
+            options: self.options,
+            device,
+            life_lock,
+        }
+    }
+}
+
 /// A process that takes nothing of a request for so long is lost.
 const REQUEST_LIMIT_NS: u64 = 2_000_000_000;
 
@@ -128,6 +152,7 @@ impl WorkerProcess {
         program: Option<&Path>,
         launch: &WorkerLaunch<'_>,
         device: DeviceId,
+        life_lock: &PlacedLock,
     ) -> io::Result<(Self, ProcessListener)> {
         let (socket, worker_socket) = UnixStream::pair()?;
 
@@ -143,27 +168,28 @@ impl WorkerProcess {
 
         let lifetime = Arc::new(Lifetime::new());
         let listener = ProcessListener {
-            socket: socket.try_clone()?,
+            socket: Arc::new(socket.try_clone()?),
+            life_lock: life_lock.lock.clone(),
             command,
             lifetime: Arc::clone(&lifetime),
             holds_gpu: false,
         };
-        let outbox = Outbox::new(socket);
-        let mut planned_process = Self { outbox, lifetime };
-        planned_process.open(launch, device)?;
-        Ok((planned_process, listener))
+        let mut outbox = Outbox::new(socket);
+        if let Some(session) = launch.session_memory.arena.fd()
+            && let Some((locks, number)) = life_lock.place()
+        {
+            let request = launch.open_request(device, Some(number));
+            outbox.post(Clock.now_ns(), &request, &[launch.bundle, session, locks])?;
+        }
+        Ok((Self { outbox, lifetime }, listener))
     }
 
-    /// Lets it load a bundle, and open its device; it replies when it is ready. If it is gone, the listener reports that.
+    /// Lets it load another bundle, and open its device; it replies when it is ready. If it is gone, the listener reports that.
     ///
     /// # Errors
     /// The request cannot be sent.
     pub(crate) fn open(&mut self, launch: &WorkerLaunch<'_>, device: DeviceId) -> io::Result<()> {
-        let request = WorkerRequest::Open {
-            queues: launch.queues.clone(),
-            options: launch.options,
-            device,
-        };
+        let request = launch.open_request(device, None);
         match launch.session_memory.arena.fd() {
             Some(session) => self
                 .outbox
@@ -243,39 +269,50 @@ impl ProcessListener {
 
         let status = match holds_gpu {
             true => child.wait().map(Some),
-            false => wait_briefly(&mut child),
+            false => exit_so_far(&mut child),
         };
-        match status {
-            Ok(None) => {
-                gone(Ok(ExitStatus::from_raw(Signal::KILL.as_raw())));
-                // Nobody else does, and its number is not another's before.
-                let _ = child.wait();
-            }
-            Ok(Some(status)) => gone(Ok(status)),
-            Err(error) => gone(Err(error)),
-        }
+        gone(
+            status.map(|status| {
+                status.unwrap_or_else(|| ExitStatus::from_raw(Signal::KILL.as_raw()))
+            }),
+        );
+        // Nobody else does, and its number is not another's before.
+        let _ = child.wait();
     }
 
     /// Launches the process, which has no more to say and was killed when this returns.
-    fn launch_and_hear(mut self, mut each: impl FnMut(WorkerReply)) -> io::Result<Child> {
+    fn launch_and_hear(self, mut each: impl FnMut(WorkerReply)) -> io::Result<Child> {
         let mut child = self.lifetime.launch(self.command)?;
-        while let Ok(Some((reply, _))) = wire::receive::<WorkerReply>(&mut self.socket) {
+        let life_watch = LifeWatch::start(self.life_lock, &self.socket);
+        while let Ok(Some((reply, _))) = wire::receive::<WorkerReply>(&self.socket) {
             each(reply);
         }
         // Whoever does not talk any more is of no use: it may be alive, with its end of the socket closed.
         let _ = child.kill();
+        life_watch.end();
         Ok(child)
     }
 }
 
-/// How a process ended that was killed, if the system says so in time; see [`REAP_PATIENCE`].
-fn wait_briefly(child: &mut Child) -> io::Result<Option<ExitStatus>> {
-    if let Some(pid) = Pid::from_raw(child.id() as i32)
-        && let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
-    {
-        let limit = Timespec::try_from(REAP_PATIENCE).map_err(io::Error::other)?;
-        // Early or not, what counts is whether it can be waited for.
-        let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit));
+/// How a process ended that was killed, or was ending before, if the system says so in time; see [`REAP_PATIENCE`].
+fn exit_so_far(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    let pid = Pid::from_raw(child.id() as i32);
+    let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let look_every = Timespec::try_from(LOOK_EVERY).map_err(io::Error::other)?;
+
+    for _ in 0..REAP_PATIENCE.as_micros() / LOOK_EVERY.as_micros() {
+        if let Some(status) = system::exit_status(child.id()) {
+            return Ok(Some(ExitStatus::from_raw(status)));
+        }
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        // Early or not, what counts is what the system says then.
+        let mut ends: Vec<_> = pidfd
+            .iter()
+            .map(|fd| PollFd::new(fd, PollFlags::IN))
+            .collect();
+        let _ = poll(&mut ends, Some(&look_every));
     }
     child.try_wait()
 }
@@ -293,6 +330,8 @@ pub(crate) fn exit_status(status: ExitStatus) -> WorkerExit {
 /// A program that embeds the executor and runs workers as processes calls this first of all in `main`, with the
 /// registry that it runs its engines with: a worker's process is the same program, started anew.
 pub fn serve_if_worker(registry: &Registry) {
+    #[cfg(feature = "hosts")]
+    super::hosts::sentinel::serve_if_sentinel();
     let Some(parent) = std::env::var_os(MARK) else {
         return;
     };
@@ -324,13 +363,13 @@ struct OpenProgram {
 /// The worker's end of the socket, for all threads of its process.
 type ReplySocket = Mutex<UnixStream>;
 
-fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
+fn serve(socket: UnixStream, registry: &Registry) -> io::Result<()> {
     let replies = Arc::new(Mutex::new(socket.try_clone()?));
     let gpus = Arc::<OpenGpus>::default();
     let mut open_program: Option<OpenProgram> = None;
     let mut mapped_arenas = MappedArenas::default();
 
-    while let Some((request, files)) = wire::receive::<WorkerRequest>(&mut socket)? {
+    while let Some((request, files)) = wire::receive::<WorkerRequest>(&socket)? {
         let mut received_files = files.into_iter();
 
         match request {
@@ -338,8 +377,16 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 queues,
                 options,
                 device,
+                life_lock,
             } => {
                 let bundle = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
+                let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
+                if let Some(number) = life_lock
+                    && let Some(locks) = received_files.next()
+                {
+                    // Without it the end of the socket tells that this process has ended, only later.
+                    let _ = hold_life_lock(locks, number);
+                }
                 let modes = match load_modes(&bundle, registry, device, &gpus) {
                     Ok(modes) => modes,
                     Err(exit) => return send_reply(&replies, &WorkerReply::Leaving(exit)),
@@ -350,7 +397,6 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                     let exit = WorkerExit::Unfit(error.to_string());
                     return send_reply(&replies, &WorkerReply::Leaving(exit));
                 }
-                let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
                 // Another program may have no use for them.
                 mapped_arenas = MappedArenas::default();
                 // SAFETY: the supervising process is this very program, and made it for these queues.
@@ -401,6 +447,12 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Lets the supervising process see the end of this one at once.
+fn hold_life_lock(locks: OwnedFd, number: u32) -> io::Result<()> {
+    let life_lock = life_lock::find(locks, number)?;
+    life_lock::hold_on_thread(life_lock, || ())
 }
 
 /// How much nicer than others a thread is that loads a program.
@@ -511,42 +563,18 @@ fn open_bundle(bundle: &OwnedFd, registry: &Registry) -> Result<Engine, String> 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::thread::JoinHandle;
 
     use super::*;
+    use crate::transport::life_lock::LifeLocks;
 
     /// A worker that never reads its socket: what it does not take is kept for it, and in the end it is lost. Nobody but
     /// its listener waits for it.
     #[test]
     fn a_worker_whose_socket_is_full_keeps_nobody_waiting() {
-        let temporary_folder = tempfile::tempdir().expect("a folder");
-        let program_path = temporary_folder.path().join("worker");
-        std::fs::write(&program_path, "#!/bin/sh\nexec sleep 1000\n").expect("written");
-        let owner_only = std::fs::Permissions::from_mode(0o700);
-        std::fs::set_permissions(&program_path, owner_only).expect("its owner may");
-
-        let session = SessionMemory::create(&Queues::new()).expect("small");
-        let bundle = tempfile::tempfile().expect("a file");
         // A request that is longer than any socket's buffer.
-        let queues: Queues = vec![(u64::MAX, u64::MAX); 200_000];
-        let launch = WorkerLaunch {
-            bundle: bundle.as_fd(),
-            session_memory: &session,
-            queues: &queues,
-            options: HostOptions {
-                sample_every: 0,
-                pin: false,
-                lock_memory: false,
-                realtime: false,
-                hold_share: false,
-            },
-        };
-        let planning_result = WorkerProcess::plan(Some(&program_path), &launch, DeviceId(0));
-        let (mut process, listener) = planning_result.expect("planned");
-        let listener_thread = std::thread::spawn(move || {
-            let mut seen_exit = None;
-            listener.listen(|_| (), |exit| seen_exit = Some(exit));
-            seen_exit.expect("it is gone")
-        });
+        let (mut process, life_lock, listener_thread) =
+            start_sleeper(vec![(u64::MAX, u64::MAX); 200_000]);
 
         let error = loop {
             match process.flush() {
@@ -564,5 +592,66 @@ mod tests {
             exit_status(process_exit.status.expect("waited for")),
             WorkerExit::Killed(Signal::KILL.as_raw())
         );
+        drop(life_lock);
+    }
+
+    /// A process that says by its lock that it is dead, and lives on, is killed; one that writes nonsense there goes on until
+    /// something else ends it.
+    #[test]
+    fn a_lock_that_is_written_over_keeps_nobody_waiting() {
+        const OWNER_DIED: u32 = 0x4000_0000;
+        for (word, is_taken_for_dead) in [(OWNER_DIED, true), (u32::MAX, true), (12, false)] {
+            let (process, life_lock, listener_thread) = start_sleeper(Queues::new());
+            while process.lifetime().process().is_none() {
+                std::thread::yield_now();
+            }
+            life_lock.lock.overwrite(word);
+            if !is_taken_for_dead {
+                life_lock.lock.overwrite(word + 1);
+                assert!(process.lifetime().process().is_some(), "it goes on");
+                process.lifetime().end(None);
+            }
+            let process_exit = listener_thread.join().expect("no panic");
+            assert_eq!(
+                exit_status(process_exit.status.expect("seen")),
+                WorkerExit::Killed(Signal::KILL.as_raw()),
+                "{word}"
+            );
+        }
+    }
+
+    /// A worker that never reads its socket and never takes its lock, with its listener.
+    fn start_sleeper(queues: Queues) -> (WorkerProcess, PlacedLock, JoinHandle<ProcessExit>) {
+        let temporary_folder = tempfile::tempdir().expect("a folder");
+        let program_path = temporary_folder.path().join("worker");
+        std::fs::write(&program_path, "#!/bin/sh\nexec sleep 1000\n").expect("written");
+        let owner_only = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&program_path, owner_only).expect("its owner may");
+
+        let session = SessionMemory::create(&Queues::new()).expect("small");
+        let bundle = tempfile::tempfile().expect("a file");
+        let launch = WorkerLaunch {
+            bundle: bundle.as_fd(),
+            session_memory: &session,
+            queues: &queues,
+            options: HostOptions {
+                sample_every: 0,
+                pin: false,
+                lock_memory: false,
+                realtime: false,
+                hold_share: false,
+            },
+        };
+        let life_lock = LifeLocks::default().next().expect("small");
+        let planning_result =
+            WorkerProcess::plan(Some(&program_path), &launch, DeviceId(0), &life_lock);
+        let (process, listener) = planning_result.expect("planned");
+        let listener_thread = std::thread::spawn(move || {
+            let mut seen_exit = None;
+            listener.listen(|_| (), |exit| seen_exit = Some(exit));
+            drop(temporary_folder);
+            seen_exit.expect("it is gone")
+        });
+        (process, life_lock, listener_thread)
     }
 }

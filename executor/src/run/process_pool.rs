@@ -19,6 +19,7 @@ use super::process::{WorkerLaunch, WorkerProcess};
 use crate::options::Isolation;
 use crate::program::LoadedModes;
 use crate::transport::clock::Clock;
+use crate::transport::life_lock::LifeLocks;
 use crate::transport::session_memory::{Queues, SessionMemory};
 use crate::worker::job::HostOptions;
 
@@ -57,6 +58,8 @@ pub(super) struct ProcessPool {
     ending: Vec<Arc<Lifetime>>,
     /// The bundle for worker processes, written when the first one starts.
     bundle: Option<File>,
+    /// By which the ends of processes are seen at once.
+    life_locks: LifeLocks,
 }
 
 impl ProcessPool {
@@ -75,6 +78,7 @@ impl ProcessPool {
             standby_starts_ns: BTreeMap::new(),
             ending: Vec::new(),
             bundle: None,
+            life_locks: LifeLocks::default(),
         }
     }
 
@@ -177,8 +181,9 @@ impl ProcessPool {
             queues: &self.queues,
             options: context.options,
         };
-        let (process, mut listener) =
-            WorkerProcess::plan(self.program.as_deref(), &launch, device)?;
+        let life_lock = self.life_locks.next().map_err(io::Error::other)?;
+        let program = self.program.as_deref();
+        let (process, mut listener) = WorkerProcess::plan(program, &launch, device, &life_lock)?;
         listener.holds_gpu = context.modes.iter().any(|loaded| loaded.is_gpu(device));
 
         let events = context.events.clone();

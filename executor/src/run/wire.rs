@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Files that go with a message, at most.
-const MAX_FILES: usize = 2;
+const MAX_FILES: usize = 3;
 /// Longest body: a report of a calendar of some hundred thousand slots.
 const MAX_BYTES: u32 = 256 << 20;
 const HEADER_BYTES: usize = 8;
@@ -180,7 +180,7 @@ impl Outbox {
 /// # Errors
 /// What the system says, or a message that cannot be one.
 pub(crate) fn receive<T: DeserializeOwned>(
-    from: &mut UnixStream,
+    from: &UnixStream,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut header = [0; HEADER_BYTES];
     let mut received_files = Vec::new();
@@ -220,7 +220,7 @@ pub(crate) fn receive<T: DeserializeOwned>(
     }
 
     let mut body_bytes = vec![0; body_length as usize];
-    from.read_exact(&mut body_bytes)?;
+    (&mut &*from).read_exact(&mut body_bytes)?;
     let message = postcard::from_bytes(&body_bytes).map_err(Error::other)?;
     Ok(Some((message, received_files)))
 }
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn messages_and_files_arrive_in_order() {
-        let (a, mut b) = UnixStream::pair().expect("a socket pair");
+        let (a, b) = UnixStream::pair().expect("a socket pair");
         let file = tempfile::tempfile().expect("a file");
         let mut outbox = Outbox::new(a);
         outbox.post(0, &(1u32, "one"), &[]).expect("sent");
@@ -244,28 +244,28 @@ mod tests {
             .post(0, &(2u32, "two"), &[file.as_fd()])
             .expect("sent");
         drop(outbox);
-        let first: (u32, String) = receive(&mut b).expect("well").expect("there").0;
+        let first: (u32, String) = receive(&b).expect("well").expect("there").0;
         assert_eq!(first, (1, "one".into()));
         let ((second, text), files): ((u32, String), _) =
-            receive(&mut b).expect("well").expect("there");
+            receive(&b).expect("well").expect("there");
         assert_eq!((second, text.as_str(), files.len()), (2, "two", 1));
-        assert!(receive::<u32>(&mut b).expect("a clean end").is_none());
+        assert!(receive::<u32>(&b).expect("a clean end").is_none());
     }
 
     #[test]
     fn nonsense_is_refused() {
-        let (mut a, mut b) = UnixStream::pair().expect("a socket pair");
+        let (mut a, b) = UnixStream::pair().expect("a socket pair");
         a.write_all(&[255; 16]).expect("sent");
-        receive::<u32>(&mut b).expect_err("a message of four gigabytes");
-        let (mut a, mut b) = UnixStream::pair().expect("a socket pair");
+        receive::<u32>(&b).expect_err("a message of four gigabytes");
+        let (mut a, b) = UnixStream::pair().expect("a socket pair");
         a.write_all(&[9, 0, 0, 0, 0, 0, 0, 0, 1]).expect("sent");
         drop(a);
-        receive::<u32>(&mut b).expect_err("cut off");
+        receive::<u32>(&b).expect_err("cut off");
     }
 
     #[test]
     fn a_reader_that_stalls_keeps_nobody_waiting_and_gets_all_of_it_later() {
-        let (a, mut b) = UnixStream::pair().expect("a socket pair");
+        let (a, b) = UnixStream::pair().expect("a socket pair");
         let file = tempfile::tempfile().expect("a file");
         let mut outbox = Outbox::new(a);
         let long = vec![7u8; LONG_BYTES];
@@ -274,8 +274,8 @@ mod tests {
         assert!(outbox.stalled_ns(1_010).is_some_and(|ns| ns >= 990));
 
         let reader = std::thread::spawn(move || {
-            let (body, files) = receive::<Vec<u8>>(&mut b).expect("well").expect("there");
-            let last = receive::<String>(&mut b).expect("well").expect("there").0;
+            let (body, files) = receive::<Vec<u8>>(&b).expect("well").expect("there");
+            let last = receive::<String>(&b).expect("well").expect("there").0;
             (body.len(), files.len(), last)
         });
         while outbox.stalled_ns(0).is_some() {

@@ -15,6 +15,8 @@ pub(crate) mod epoch_state;
 pub(crate) mod idle_arenas;
 mod layout;
 pub mod ledger;
+#[cfg(target_os = "linux")]
+pub(crate) mod life_lock;
 pub(crate) mod model_end;
 pub(crate) mod primitive;
 pub(crate) mod probe_ring;

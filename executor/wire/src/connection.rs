@@ -261,6 +261,12 @@ impl SharedConnection {
     }
 }
 
+impl AsFd for SharedConnection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Read for &SharedConnection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let deadline = self.deadline();

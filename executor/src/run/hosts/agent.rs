@@ -20,6 +20,7 @@ use super::bundle_parts::{self, BundleParts, BundleShelf, HeldBundle};
 use super::gathering::join_when_there;
 use super::heartbeats::{BeatPeer, Heartbeats, Silence};
 use super::message::{self, Order, Report};
+use super::sentinel::Sentinel;
 use crate::options::{CouncilSeat, Join};
 use crate::program::Engine;
 use crate::transport::switchboard::{Callers, Switchboard};
@@ -111,6 +112,9 @@ pub struct AgentSeat<'a> {
     pub join: Option<&'a Join>,
     /// Where it keeps the bundle that it was sent last; in memory, if `None`.
     pub bundle_folder: Option<&'a Path>,
+    /// Have conductors hear at once when this process is killed, by a small process beside it. That is this very program, which
+    /// must have called [`crate::serve_if_worker`] first of all in `main`.
+    pub has_sentinel: bool,
 }
 
 /// Serves one conductor after the other, for as long as the process lives, or until the run is over that it was to join once.
@@ -149,6 +153,11 @@ pub fn serve_as_agent(
         keep_joined(join, credentials, &switchboard, &refusal, tell).map_err(failed)?;
     }
 
+    // Without one, the end of a connection tells of this process's, only later.
+    let sentinel = match seat.has_sentinel {
+        true => Sentinel::start().ok(),
+        false => None,
+    };
     let mut kept = KeptBundle::default();
     while let Ok(accepted) = conductors.recv() {
         let conductor = accepted.peer();
@@ -161,6 +170,7 @@ pub fn serve_as_agent(
             obedience: &obedience,
             shelf: &shelf,
             bundle_folder: seat.bundle_folder,
+            sentinel: sentinel.as_ref(),
         };
         let served = host.serve(accepted, &mut kept, &listener);
         switchboard.end();
@@ -237,6 +247,7 @@ struct AgentHost<'a> {
     obedience: &'a Arc<Obedience>,
     shelf: &'a Arc<BundleShelf>,
     bundle_folder: Option<&'a Path>,
+    sentinel: Option<&'a Sentinel>,
 }
 
 impl AgentHost<'_> {
@@ -298,6 +309,8 @@ impl AgentHost<'_> {
             council,
             shelf: Arc::clone(self.shelf),
         }));
+        // Until the connection has been shut down.
+        let _guarded = self.sentinel.map(|sentinel| sentinel.guard(&connection));
         let result = agent.serve();
         match silence.is_set() {
             true => Err(io::Error::other(format!(

@@ -13,7 +13,8 @@
 //! | agent | periods done, after the areas that they saved | the conductor's counters: a border is committed there, and only there |
 //!
 //! Besides that both send heartbeats over UDP ([`heartbeats`]): whoever is silent for a lease is lost, and its connection is
-//! closed. TCP itself says nothing of a peer that is cut off.
+//! closed. TCP itself says nothing of a peer that is cut off. That an agent's process has ended, the end of its connection says,
+//! which a small process beside it brings about at once ([`sentinel`]).
 //!
 //! The tokens of rings between hosts go from worker to worker ([`crate::worker::wired`]).
 //!
@@ -49,4 +50,5 @@ pub(crate) mod link;
 mod message;
 mod opener;
 mod seat;
+pub(crate) mod sentinel;
 pub(crate) mod standby;

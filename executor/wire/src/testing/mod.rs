@@ -1,6 +1,7 @@
 //! Certificates for tests and benchmarks, made on the spot, and a second network namespace for them.
 
 mod namespace;
+mod relay;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;

@@ -5,6 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::relay::Relay;
+
 /// How often a link that was just made is tried, and how long each time.
 const ATTEMPTS: usize = 100;
 const ATTEMPT_LIMIT: Duration = Duration::from_millis(50);
@@ -16,6 +18,8 @@ pub struct Namespace {
     device: String,
     /// The end of the link that is in the namespace.
     peer_device: String,
+    /// What hands packets over, if the link is a long one.
+    _relay: Option<Relay>,
 }
 
 impl Namespace {
@@ -30,26 +34,51 @@ impl Namespace {
     /// # Panics
     /// Nothing gets through the link.
     pub fn make() -> Option<Self> {
+        Self::make_linked(None)
+    }
+
+    /// The same, with a link on which each packet takes so long.
+    ///
+    /// # Panics
+    /// As [`Self::make`].
+    pub fn make_far(delay: Duration) -> Option<Self> {
+        Self::make_linked(Some(delay))
+    }
+
+    fn make_linked(delay: Option<Duration>) -> Option<Self> {
         let process = std::process::id();
         let device = format!("zw{process}");
         let peer_device = format!("{device}p");
-        let name = format!("zbmdwire{process}");
+        let relay = match delay.map(|delay| Relay::start([&device, &peer_device], delay)) {
+            None => None,
+            Some(Ok(relay)) => Some(relay),
+            Some(Err(error)) => {
+                println!("SKIPPED: no link with a delay is possible here: {error}");
+                return None;
+            }
+        };
         let namespace = Self {
-            name,
+            name: format!("zbmdwire{process}"),
             device,
             peer_device,
+            _relay: relay,
         };
         let Self {
             name,
             device,
             peer_device: peer,
+            ..
         } = &namespace;
         let [here, there] = [Self::HERE, Self::THERE].map(|address| format!("{address}/30"));
-        let steps: [&[&str]; 6] = [
-            &["netns", "add", name],
-            &[
+        let join: &[&str] = match delay {
+            Some(_) => &["link", "set", peer, "netns", name],
+            None => &[
                 "link", "add", device, "type", "veth", "peer", "name", peer, "netns", name,
             ],
+        };
+        let steps: [&[&str]; 6] = [
+            &["netns", "add", name],
+            join,
             &["addr", "add", &here, "dev", device],
             &["link", "set", device, "up"],
             &["-n", name, "addr", "add", &there, "dev", peer],
