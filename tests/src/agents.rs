@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -20,6 +21,7 @@ pub struct AgentProcess {
     child: Child,
     /// Where it listens.
     pub address: SocketAddr,
+    said: Arc<Mutex<String>>,
 }
 
 impl AgentProcess {
@@ -31,8 +33,26 @@ impl AgentProcess {
         let address = line.rsplit(' ').next().expect("an address");
         let address = address.parse().unwrap_or_else(|_| panic!("{line}"));
         // Nobody keeps it from saying more.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { child, address }
+        let said = Arc::<Mutex<String>>::default();
+        let heard = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+                heard.push_str(&line);
+                heard.push('\n');
+            }
+        });
+        Self {
+            child,
+            address,
+            said,
+        }
+    }
+
+    /// What it has said since it listens.
+    pub fn said(&self) -> String {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.clone()
     }
 
     /// Its process.

@@ -40,12 +40,12 @@ pub const TOKENS: u64 = 1_000_000;
 const TOKENS_PER_S: u64 = 400_000;
 const PIECE_TOKENS: u64 = 2_000;
 
-/// A folder with a bundle, its input and what a run on one host gives for it, and the addresses of a council of three.
+/// A folder with a bundle, its input and what a run on one host gives for it, and the addresses of a council.
 pub struct CouncilRuns {
     folder: PathBuf,
     voters: Vec<SocketAddr>,
     /// Those that cannot conduct.
-    witnesses: &'static str,
+    witnesses: String,
     lease: Duration,
 }
 
@@ -53,14 +53,19 @@ impl CouncilRuns {
     /// Prepares a folder, for a council whose voter 2 could conduct too.
     pub fn prepare_with_standby(folder: &Path, lease: Duration) -> Self {
         Self {
-            witnesses: "3",
+            witnesses: "3".to_owned(),
             lease,
             ..Self::prepare(folder)
         }
     }
 
-    /// Prepares a folder.
+    /// Prepares a folder, for a council of three.
     pub fn prepare(folder: &Path) -> Self {
+        Self::prepare_for(folder, 3)
+    }
+
+    /// Prepares a folder, for a council of so many.
+    pub fn prepare_for(folder: &Path, voter_count: u64) -> Self {
         let preparation = Preparation {
             machine: TWO_HOSTS,
             model: MODEL,
@@ -72,11 +77,12 @@ impl CouncilRuns {
             tokens: TOKENS,
         };
         preparation.write(folder);
-        let voters = (0..3).map(|_| SocketAddr::from((Ipv4Addr::LOCALHOST, free_port())));
+        let voters = (0..voter_count).map(|_| SocketAddr::from((Ipv4Addr::LOCALHOST, free_port())));
+        let witnesses: Vec<String> = (2..=voter_count).map(|voter| voter.to_string()).collect();
         Self {
             folder: folder.to_owned(),
             voters: voters.collect(),
-            witnesses: "2,3",
+            witnesses: witnesses.join(","),
             lease: LEASE,
         }
     }
@@ -87,7 +93,7 @@ impl CouncilRuns {
             .args(["--token-file", "token", "--council", &voters.join(",")])
             .args(["--voter", &voter.to_string()])
             .args(["--council-folder", &format!("voter.{voter}")])
-            .args(["--witnesses", self.witnesses])
+            .args(["--witnesses", &self.witnesses])
             .args(["--council-lease", &format!("{}ms", self.lease.as_millis())])
             .current_dir(&self.folder);
     }
@@ -229,7 +235,7 @@ impl CouncilRuns {
         std::fs::copy(&journal, copy.join("council.journal")).expect("copied");
         let settings = Settings {
             own: VoterId(voter),
-            voters: (1..=3).map(VoterId).collect(),
+            voters: (1..=self.voters.len() as u64).map(VoterId).collect(),
             tick_ns: 10_000_000,
             compact_after: 1_000,
             witnesses: Vec::new(),

@@ -14,6 +14,8 @@ pub mod council;
 pub mod council_runs;
 pub mod cpu_time;
 pub mod csdf;
+#[cfg(target_os = "linux")]
+pub mod cut_runs;
 pub mod data;
 pub mod dsa;
 pub mod dsa_cuts;
@@ -22,6 +24,8 @@ pub mod free_port;
 pub mod gates;
 pub mod gpu;
 pub mod harness;
+#[cfg(target_os = "linux")]
+pub mod host_net;
 #[cfg(target_os = "linux")]
 pub mod launched_runs;
 pub mod losses;

@@ -16,10 +16,12 @@ mod linux {
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::run_process::RunProcess;
 
-    const TESTS: [Test; 7] = [
+    const TESTS: [Test; 9] = [
         ("one_run_after_another", one_run_after_another),
         ("a_killed_agent", a_killed_agent),
         ("two_killed_agents", two_killed_agents),
+        ("two_of_five_killed", two_of_five_killed),
+        ("three_of_five_killed", three_of_five_killed),
         ("a_stopped_conductor", a_stopped_conductor),
         ("a_killed_conductor", a_killed_conductor),
         ("a_conductor_that_is_replaced", a_conductor_that_is_replaced),
@@ -80,6 +82,51 @@ mod linux {
         let given_out = runs.check_output();
         assert!(given_out > 100_000 && given_out < runs.expected_tokens());
         let border = runs.last_border_of(&[2, 3]);
+        assert!(given_out <= border.outputs[0], "{given_out} and {border:?}");
+    }
+
+    /// A run and four agents that vote; the first one works for it too.
+    fn run_of_five(folder: &Path) -> (CouncilRuns, RunProcess, Vec<AgentProcess>) {
+        let runs = CouncilRuns::prepare_for(folder, 5);
+        let agents: Vec<AgentProcess> = (2..=5).map(|voter| runs.agent(voter)).collect();
+        let mut run = runs.run(&agents[0]);
+        run.wait_until("output", || runs.output_tokens() > 100_000);
+        (runs, run, agents)
+    }
+
+    /// Three of five go on, also without the host that works.
+    fn two_of_five_killed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (runs, run, agents) = run_of_five(folder.path());
+        agents[0].signal(Signal::KILL);
+        agents[3].signal(Signal::KILL);
+        let (status, said) = run.end();
+        assert!(status.success(), "{status}: {said}");
+        assert_eq!(runs.check_output(), runs.expected_tokens());
+        assert!(runs.events().contains("host right is gone"));
+        // The end of the run is on a majority of the disks.
+        let border = runs.last_border_of(&[3, 4]);
+        assert_eq!(border.outputs, [runs.expected_tokens()]);
+    }
+
+    /// Two of five stop, where three have decided last.
+    fn three_of_five_killed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (runs, run, agents) = run_of_five(folder.path());
+        for agent in &agents[1..] {
+            agent.signal(Signal::KILL);
+        }
+        let (status, said) = run.end();
+        assert_eq!(status.code(), Some(7), "{said}");
+        assert!(
+            said.contains(
+                "this run may conduct no more: voter 1 has not had the answers of 3 of the council's 5 voters"
+            ),
+            "{said}"
+        );
+        let given_out = runs.check_output();
+        assert!(given_out > 100_000 && given_out < runs.expected_tokens());
+        let border = runs.last_border_of(&[2, 3, 4, 5]);
         assert!(given_out <= border.outputs[0], "{given_out} and {border:?}");
     }
 

@@ -197,6 +197,12 @@ impl Member {
         (lease_clock_ns() < until_ns).then_some(until_ns)
     }
 
+    /// Says at any time whether this voter may act as the conductor, also once this is dropped: then until its lease ends.
+    pub fn lease(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || lease_clock_ns() < shared.acts_until_ns.load(Ordering::Acquire)
+    }
+
     /// What has been decided, as far as it knows.
     pub fn decided(&self) -> Decided {
         self.shared.decided().clone()

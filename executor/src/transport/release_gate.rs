@@ -1,16 +1,26 @@
 //! How much of the sinks' tokens may be given out, where that is decided elsewhere: by a council. Tokens are computed ahead of
 //! that, and wait in their queues. Nobody who computes looks at this; only who pulls from a sink does.
+//!
+//! Tokens that were released in time and not pulled yet are held back too once the conductor's lease is over: another may conduct
+//! by then, and give them out itself.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::ring::Deadline;
 
+/// A lease that has come back makes itself not heard: whoever waits for tokens that it holds back looks for it so often.
+const LEASE_LOOK: Duration = Duration::from_millis(1);
+
+/// Whether the lease of whoever releases is not over.
+type Lease = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// What the sinks of a run may give out.
-#[derive(Debug)]
 pub(crate) struct ReleaseGate {
     state: Mutex<GateState>,
     changed: Condvar,
+    /// Nothing is given out beyond it.
+    lease: OnceLock<Lease>,
 }
 
 #[derive(Debug)]
@@ -19,7 +29,19 @@ struct GateState {
     released: Vec<u64>,
     /// For each sink, tokens that whoever pulls has done with: it has come for more since.
     taken: Vec<u64>,
+    /// No more will be released; what has been is given out yet.
+    is_ended: bool,
+    /// Nobody asks for the lease any more: nobody else will ever give out these tokens.
+    is_free: bool,
     is_closed: bool,
+}
+
+impl std::fmt::Debug for ReleaseGate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReleaseGate")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a sink may give out.
@@ -38,10 +60,27 @@ impl ReleaseGate {
             state: Mutex::new(GateState {
                 released: vec![0; sink_count],
                 taken: vec![0; sink_count],
+                is_ended: false,
+                is_free: false,
                 is_closed: false,
             }),
             changed: Condvar::new(),
+            lease: OnceLock::new(),
         }
+    }
+
+    /// Nothing is given out from now on while this says no.
+    #[cfg(any(test, all(feature = "hosts", target_os = "linux")))]
+    pub(crate) fn hold_to(&self, lease: impl Fn() -> bool + Send + Sync + 'static) {
+        // A run has one seat in a council.
+        let _ = self.lease.set(Box::new(lease));
+    }
+
+    /// What has been released is given out whatever the lease says from now on: nobody else will do so.
+    #[cfg(any(test, all(feature = "hosts", target_os = "linux")))]
+    pub(crate) fn set_free(&self) {
+        self.locked().is_free = true;
+        self.changed.notify_all();
     }
 
     /// Releases the tokens of each sink up to these counts. Counts do not go back, and nothing is released of a gate that is
@@ -49,7 +88,7 @@ impl ReleaseGate {
     #[cfg(any(test, all(feature = "hosts", target_os = "linux")))]
     pub(crate) fn release(&self, counts: &[u64]) {
         let mut state = self.locked();
-        if state.is_closed {
+        if state.is_ended || state.is_closed {
             return;
         }
         for (released, count) in state.released.iter_mut().zip(counts) {
@@ -59,7 +98,14 @@ impl ReleaseGate {
         self.changed.notify_all();
     }
 
-    /// Nothing more is released: whoever waits is told.
+    /// Nothing more is released: whoever waits is told, once it has been given the rest.
+    #[cfg(any(test, all(feature = "hosts", target_os = "linux")))]
+    pub(crate) fn end(&self) {
+        self.locked().is_ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Nothing more is released, and nothing given out that the lease holds back: whoever waits is told.
     pub(crate) fn close(&self) {
         self.locked().is_closed = true;
         self.changed.notify_all();
@@ -78,23 +124,46 @@ impl ReleaseGate {
         sinks.all(|(taken, count)| taken >= count)
     }
 
-    /// What a sink may give out now.
-    pub(crate) fn released(&self, sink: usize) -> Released {
-        self.locked().of(sink)
+    /// What a sink may give out that has given out so many tokens.
+    pub(crate) fn released(&self, sink: usize, pulled: u64) -> Released {
+        self.of(&self.locked(), sink, pulled)
+    }
+
+    /// Tokens that have been released of a sink, whether they may be given out now or not.
+    pub(crate) fn released_tokens(&self, sink: usize) -> u64 {
+        self.locked().released[sink]
     }
 
     /// Waits until a sink may give out more than `pulled` tokens, the gate is closed, or the deadline has come.
     pub(crate) fn wait(&self, sink: usize, pulled: u64, deadline: Deadline) -> Released {
         let mut state = self.locked();
         loop {
-            let released = state.of(sink);
+            let released = self.of(&state, sink, pulled);
             let left_ns = deadline.left_ns();
             if released.tokens > pulled || released.is_final || left_ns == Some(0) {
                 return released;
             }
-            let left = Duration::from_nanos(left_ns.unwrap_or(u64::MAX));
+            let mut left = Duration::from_nanos(left_ns.unwrap_or(u64::MAX));
+            if state.released[sink] > pulled {
+                left = left.min(LEASE_LOOK);
+            }
             let woken = self.changed.wait_timeout(state, left);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn of(&self, state: &GateState, sink: usize, pulled: u64) -> Released {
+        let tokens = state.released[sink];
+        let is_leased = state.is_free || self.lease.get().is_none_or(|lease| lease());
+        match is_leased || tokens <= pulled {
+            true => Released {
+                tokens,
+                is_final: state.is_ended || state.is_closed,
+            },
+            false => Released {
+                tokens: pulled,
+                is_final: state.is_closed,
+            },
         }
     }
 
@@ -103,17 +172,11 @@ impl ReleaseGate {
     }
 }
 
-impl GateState {
-    fn of(&self, sink: usize) -> Released {
-        Released {
-            tokens: self.released[sink],
-            is_final: self.is_closed,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -125,7 +188,10 @@ mod tests {
             tokens,
             is_final: false,
         };
-        assert_eq!((gate.released(0), gate.released(1)), (open(5), open(9)));
+        assert_eq!(
+            (gate.released(0, 0), gate.released(1, 0)),
+            (open(5), open(9))
+        );
         let soon = Deadline::after(Duration::from_millis(1));
         assert_eq!(gate.wait(0, 5, soon), open(5), "the time is over");
 
@@ -138,7 +204,42 @@ mod tests {
             assert!(waiting.join().expect("no panic").is_final);
         });
         gate.release(&[7, 7]);
-        assert_eq!(gate.released(0).tokens, 6);
+        assert_eq!(gate.released(0, 0).tokens, 6);
+    }
+
+    /// What was released within the lease and not pulled yet is not given out after it, unless it comes back.
+    #[test]
+    fn nothing_is_given_out_after_the_lease() {
+        let gate = ReleaseGate::new(1);
+        let lease = Arc::new(AtomicBool::new(true));
+        let asked = Arc::clone(&lease);
+        gate.hold_to(move || asked.load(Ordering::Acquire));
+        let found = |tokens, is_final| Released { tokens, is_final };
+        gate.release(&[5]);
+        assert_eq!(gate.released(0, 2), found(5, false));
+
+        lease.store(false, Ordering::Release);
+        let soon = Deadline::after(Duration::from_millis(5));
+        assert_eq!(
+            gate.wait(0, 2, soon),
+            found(2, false),
+            "three are held back"
+        );
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| gate.wait(0, 2, Deadline::NEVER));
+            lease.store(true, Ordering::Release);
+            assert_eq!(waiting.join().expect("no panic"), found(5, false));
+        });
+
+        // At the end of a run the rest is waited for, as long as there is hope.
+        gate.end();
+        lease.store(false, Ordering::Release);
+        let soon = Deadline::after(Duration::from_millis(5));
+        assert_eq!(gate.wait(0, 2, soon), found(2, false));
+        gate.close();
+        assert_eq!(gate.wait(0, 2, Deadline::NEVER), found(2, true));
+        gate.set_free();
+        assert_eq!(gate.wait(0, 2, Deadline::NEVER), found(5, true));
     }
 
     #[test]

@@ -398,7 +398,7 @@ impl SinkHandle {
     /// As [`Self::pull`], without faults: tokens that were made are given.
     pub fn try_pull<T: Element>(&mut self, to: &mut [T]) -> Result<u64, StreamError> {
         self.stream.check::<T>(to.len())?;
-        Ok(self.read(bytemuck::cast_slice_mut(to)))
+        Ok(self.read_released(bytemuck::cast_slice_mut(to)))
     }
 
     /// Like [`Self::try_pull`], as bytes.
@@ -407,7 +407,7 @@ impl SinkHandle {
     /// As [`Self::try_pull`].
     pub fn try_pull_bytes(&mut self, to: &mut [u8]) -> Result<u64, StreamError> {
         self.stream.check_bytes(to.len())?;
-        Ok(self.read(to))
+        Ok(self.read_released(to))
     }
 
     /// Waits for at least one token, then takes what is there; 0 at the end of the run.
@@ -494,12 +494,24 @@ impl SinkHandle {
             .map_err(|_| self.stream.stopped())
     }
 
+    /// What is there, if it may be given out now.
+    fn read_released(&mut self, to: &mut [u8]) -> u64 {
+        match &self.gate {
+            Some(gate) if gate.released().tokens <= gate.pulled => {
+                gate.gate.note_taken(gate.sink, gate.pulled);
+                0
+            }
+            _ => self.read(to),
+        }
+    }
+
     fn read(&mut self, to: &mut [u8]) -> u64 {
         let token_bytes = self.stream.token.bytes();
         let mut there = self.consumer.available().min(to.len() as u64 / token_bytes);
         if let Some(gate) = &mut self.gate {
             gate.gate.note_taken(gate.sink, gate.pulled);
-            there = there.min(gate.released().tokens - gate.pulled);
+            // Whoever has waited was told that they may be given out now.
+            there = there.min(gate.gate.released_tokens(gate.sink) - gate.pulled);
             gate.pulled += there;
         }
         self.consumer
@@ -527,7 +539,7 @@ impl SinkHandle {
 
 impl SinkGate {
     fn released(&self) -> Released {
-        self.gate.released(self.sink)
+        self.gate.released(self.sink, self.pulled)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use fastrand::Rng;
 
+use super::scenario::SplitWay;
+
 pub(crate) struct Network {
     count: usize,
     /// From each to each: nothing goes through before then.
@@ -27,12 +29,19 @@ impl Network {
         *cut = until_ns.max(*cut);
     }
 
-    /// Cuts all links between these voters and the others.
-    pub(crate) fn split(&mut self, side: u32, until_ns: u64) {
+    /// Cuts all links between these voters and the others, one way or both.
+    pub(crate) fn split(&mut self, side: u32, way: SplitWay, until_ns: u64) {
         let is_there = |voter: usize| side & (1 << voter) != 0;
         for from in 0..self.count {
             for to in (0..self.count).filter(|to| is_there(from) != is_there(*to)) {
-                self.cut(from, to, until_ns);
+                let is_cut = match way {
+                    SplitWay::Both => true,
+                    SplitWay::ToSide => is_there(to),
+                    SplitWay::FromSide => is_there(from),
+                };
+                if is_cut {
+                    self.cut(from, to, until_ns);
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use zbmd_council::VoterId;
 use zbmd_council::node::Node;
 
 use super::bugs::CouncilBug;
-use super::scenario::{CouncilFault, US};
+use super::scenario::{CouncilFault, SplitWay, US};
 use super::watch::CouncilViolation;
 use super::world::{CouncilEvent, Happening, World};
 
@@ -108,9 +108,9 @@ impl World {
                 self.summary.cuts += 1;
                 self.network.cut(from, to, now_ns + cut_ns);
             }
-            CouncilFault::Split { side, cut_ns } => {
+            CouncilFault::Split { side, way, cut_ns } => {
                 self.summary.cuts += 1;
-                self.network.split(side, now_ns + cut_ns);
+                self.network.split(side, way, now_ns + cut_ns);
             }
             CouncilFault::Lossy {
                 per_mille,
@@ -130,6 +130,7 @@ impl World {
         }
         let split = CouncilFault::Split {
             side: 1 << at,
+            way: SplitWay::Both,
             cut_ns: 12 * self.scenario.tick_ns,
         };
         self.after(later_ns, Happening::Fault(split));

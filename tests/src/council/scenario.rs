@@ -19,8 +19,12 @@ pub(crate) enum CouncilFault {
     StopConductor { still_ns: u64 },
     /// Nothing goes from one voter to another for a while.
     Cut { from: usize, to: usize, cut_ns: u64 },
-    /// These voters and the others do not hear each other for a while.
-    Split { side: u32, cut_ns: u64 },
+    /// These voters and the others do not hear each other for a while, or one side hears and is not heard.
+    Split {
+        side: u32,
+        way: SplitWay,
+        cut_ns: u64,
+    },
     /// Whoever conducts then stands still, and the next voter to vote for another is killed before that is on disk.
     StopAndKillAtVote { still_ns: u64, down_ns: u64 },
     /// Whoever conducts then cannot be heard by one voter any more; some time later all others are killed and started again,
@@ -32,6 +36,14 @@ pub(crate) enum CouncilFault {
     },
     /// So many of a thousand messages get lost for a while.
     Lossy { per_mille: u32, lossy_ns: u64 },
+}
+
+/// Which way nothing goes between two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SplitWay {
+    Both,
+    ToSide,
+    FromSide,
 }
 
 pub(crate) struct CouncilScenario {
@@ -113,6 +125,7 @@ fn fault(rng: &mut Rng, count: usize, tick_ns: u64) -> CouncilFault {
         },
         11 | 12 => CouncilFault::Split {
             side: rng.u32(1..(1 << count) - 1),
+            way: [SplitWay::Both, SplitWay::ToSide, SplitWay::FromSide][rng.usize(0..3)],
             cut_ns: long_ns,
         },
         13 | 14 => CouncilFault::StopAndKillAtVote {

@@ -114,6 +114,7 @@ impl ConductorSeat {
             ),
         };
         candidate.tell(events);
+        gate.hold_to(candidate.member.lease());
         let mandate = Mandate {
             term: 0,
             epoch: 0,
@@ -412,7 +413,7 @@ impl ConductorSeat {
     /// This run may conduct no more, and why.
     pub(crate) fn end(&mut self) -> Result<(), String> {
         // Whoever waits for more is told that there is none, and comes back for that.
-        self.gate.close();
+        self.gate.end();
         let begun = Instant::now();
         let has_holders = self.holders.is_some();
         while has_holders && !self.gate.has_taken(&self.released.emitted) {
@@ -433,7 +434,17 @@ impl ConductorSeat {
             }
             self.candidate.wait();
         }
+        // Nobody else gives out the rest, however long it takes.
+        self.gate.set_free();
         Ok(())
+    }
+
+    /// The run ends before its end. Where nobody could go on with it, the rest of what was released is given out, however long it
+    /// takes.
+    pub(crate) fn leave(&self) {
+        if self.holders.is_none() {
+            self.gate.set_free();
+        }
     }
 
     fn repeat_after(&self) -> Duration {

@@ -82,7 +82,10 @@ impl SupervisedRun<'_> {
         };
         let settled = seat.settle().and_then(|()| match is_end {
             true => seat.end(),
-            false => Ok(()),
+            false => {
+                seat.leave();
+                Ok(())
+            }
         });
         match settled {
             Ok(()) => Ok(()),
