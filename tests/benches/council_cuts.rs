@@ -33,6 +33,7 @@ mod linux {
         replaced: u64,
         late_tokens: u64,
         stale_tokens: u64,
+        refused_runs: u64,
         tokens: u64,
         repeated: u64,
         refused: u64,
@@ -109,6 +110,7 @@ mod linux {
             self.replaced += u64::from(aftermath.is_replaced);
             self.late_tokens += aftermath.late_tokens;
             self.stale_tokens += aftermath.stale_tokens;
+            self.refused_runs += aftermath.refused_runs;
             let ms = |time: Duration| time.as_secs_f64() * 1e3;
             if aftermath.is_replaced {
                 self.last_outputs_ms.extend(aftermath.last_output.map(ms));
@@ -132,8 +134,8 @@ mod linux {
                 );
             }
             println!(
-                "the agents have refused {} connections of runs and epochs that were over",
-                self.refused
+                "conductors that had been followed reached the agent {} times: no epoch was begun for them; {} connections for frames of epochs that were over were refused",
+                self.refused_runs, self.refused
             );
             print_times("last output of whoever was followed", self.last_outputs_ms);
             print_times("first output of the next", self.next_outputs_ms);

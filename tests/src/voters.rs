@@ -247,7 +247,11 @@ impl SmallConductor {
                 checksum: blocks,
                 outputs: vec![blocks],
             };
-            let (_, effect) = self.decide(Decision::Border { epoch, border })?;
+            let (_, effect) = self.decide(Decision::Border {
+                epoch,
+                border,
+                held_by: [].into(),
+            })?;
             if effect == Effect::Void {
                 return None;
             }

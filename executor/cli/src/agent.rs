@@ -290,11 +290,12 @@ fn tell(event: AgentEvent) {
         AgentEvent::Ended {
             conductor,
             why,
+            epochs,
             fenced,
         } => {
             SERVES.store(false, Ordering::Relaxed);
             say(format_args!(
-                "zbmd-run: agent: the run of {conductor} has ended: {why}; {fenced} connections of runs and epochs that were over have been refused"
+                "zbmd-run: agent: the run of {conductor} has ended: {why}; epochs begun for it: {epochs}; {fenced} connections of runs and epochs that were over have been refused"
             ));
         }
     }

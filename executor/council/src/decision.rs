@@ -36,17 +36,21 @@ pub enum Decision {
         /// The hosts that take part, by their number in the bundle's machine.
         hosts: BTreeSet<u32>,
     },
-    /// A border of an epoch. Its state is held by all of [`Decided::holders`] by now.
+    /// A border of an epoch. Who does not hold its state is none of [`Decided::holders`] from then on.
     Border {
         /// Which epoch.
         epoch: u64,
         /// Which border.
         border: RunBorder,
+        /// The voters that hold its state by now.
+        held_by: BTreeSet<VoterId>,
     },
     /// A voter has the state of the last border, and gets that of each border before that is proposed: it can take over.
     Join {
         /// Which one.
         holder: VoterId,
+        /// Iterations up to the last border whose state it has. It comes too late if a later border is there by then.
+        holds: u64,
     },
     /// The run has come to its end, and all of its outputs are given out: nobody takes it over.
     End {
@@ -165,23 +169,36 @@ impl Decided {
                 self.hosts = hosts;
                 Effect::Taken
             }
-            Ok(Decision::Border { epoch, border }) => self.advance_border(epoch, border),
+            Ok(Decision::Border {
+                epoch,
+                border,
+                held_by,
+            }) => self.advance_border(epoch, border, &held_by),
             Ok(Decision::End { run }) if run == self.run => {
                 effect(!std::mem::replace(&mut self.is_over, true))
             }
             Ok(Decision::End { .. }) => Effect::Void,
-            Ok(Decision::Join { holder }) => effect(self.holders.insert(holder)),
+            Ok(Decision::Join { holder, holds }) => {
+                let is_in_time = holds >= self.border.iterations;
+                effect(is_in_time && self.holders.insert(holder))
+            }
             Ok(Decision::Leave { holder }) => effect(self.holders.remove(&holder)),
             Err(_) => Effect::Void,
         }
     }
 
-    fn advance_border(&mut self, epoch: u64, border: RunBorder) -> Effect {
+    fn advance_border(
+        &mut self,
+        epoch: u64,
+        border: RunBorder,
+        held_by: &BTreeSet<VoterId>,
+    ) -> Effect {
         let is_later = border.iterations > self.border.iterations;
         if epoch != self.epoch || !is_later {
             return Effect::Void;
         }
         (self.border, self.border_epoch) = (border, epoch);
+        self.holders.retain(|holder| held_by.contains(holder));
         Effect::Taken
     }
 
@@ -243,7 +260,18 @@ mod tests {
             checksum: iterations * 7,
             outputs: vec![iterations],
         };
-        Decision::Border { epoch, border }
+        Decision::Border {
+            epoch,
+            border,
+            held_by: [VoterId(2), VoterId(4)].into(),
+        }
+    }
+
+    fn join(holder: u64, holds: u64) -> Decision {
+        Decision::Join {
+            holder: VoterId(holder),
+            holds,
+        }
     }
 
     #[test]
@@ -267,7 +295,7 @@ mod tests {
     fn another_run_begins_without_a_border() {
         let mut decided = Decided::default();
         decided.apply(&entry(1, 1, &epoch_of(7)));
-        decided.apply(&entry(2, 1, &Decision::Join { holder: VoterId(2) }));
+        decided.apply(&entry(2, 1, &join(2, 0)));
         decided.apply(&entry(3, 1, &border(1, 5)));
         // The same run goes on.
         decided.apply(&entry(4, 2, &epoch_of(7)));
@@ -285,6 +313,24 @@ mod tests {
         assert!(decided.is_over);
         decided.apply(&entry(9, 2, &epoch_of(9)));
         assert!(!decided.is_over);
+    }
+
+    /// Whoever is said to hold the state of each border does, whatever else was on its way when a border was proposed.
+    #[test]
+    fn who_does_not_hold_a_border_cannot_take_over() {
+        let mut decided = Decided::default();
+        decided.apply(&entry(1, 1, &epoch_of(7)));
+        assert_eq!(decided.apply(&entry(2, 1, &join(2, 0))), Effect::Taken);
+        assert_eq!(decided.apply(&entry(3, 1, &join(3, 0))), Effect::Taken);
+        // Voter 3 has not answered for a lease, and that has not been decided yet.
+        decided.apply(&entry(4, 1, &border(1, 5)));
+        assert_eq!(decided.holders, [VoterId(2)].into());
+
+        // It has held the last border when this was proposed, and a later one has come between.
+        decided.apply(&entry(5, 1, &border(1, 9)));
+        assert_eq!(decided.apply(&entry(6, 1, &join(3, 5))), Effect::Void);
+        assert_eq!(decided.apply(&entry(7, 1, &join(3, 9))), Effect::Taken);
+        assert_eq!(decided.holders.len(), 2);
     }
 
     #[test]
@@ -305,7 +351,7 @@ mod tests {
     fn a_snapshot_is_the_state() {
         let mut decided = Decided::default();
         decided.apply(&entry(1, 1, &epoch()));
-        decided.apply(&entry(2, 1, &Decision::Join { holder: VoterId(4) }));
+        decided.apply(&entry(2, 1, &join(4, 0)));
         decided.apply(&entry(3, 1, &border(1, 5)));
         let bytes = decided.encode().expect("encoded");
         assert_eq!(Decided::decode(&bytes), Ok(decided));

@@ -46,7 +46,14 @@ impl Council {
                     ..RunBorder::default()
                 };
                 // Only the leader can.
-                let _ = node.propose(self.now_ns, &Decision::Border { epoch: 1, border });
+                let _ = node.propose(
+                    self.now_ns,
+                    &Decision::Border {
+                        epoch: 1,
+                        border,
+                        held_by: [].into(),
+                    },
+                );
             }
             self.settle();
         }

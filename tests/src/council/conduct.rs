@@ -78,7 +78,10 @@ impl World {
                 let is_complete = waiting.is_empty()
                     || (joining.is_none() && self.bug == Some(CouncilBug::CommitBeforeCopy));
                 match (is_complete, joining) {
-                    (true, Some(holder)) => self.decide_on(at, None, &Decision::Join { holder }),
+                    (true, Some(holder)) => {
+                        let holds = copy.blocks;
+                        self.decide_on(at, None, &Decision::Join { holder, holds })
+                    }
                     (true, None) => self.propose_border(at, copy),
                     (false, Some(_)) if is_late => {
                         self.set_stage(at, Stage::Idle);
@@ -230,7 +233,12 @@ impl World {
             outputs: vec![copy.blocks],
         };
         let epoch = copy.epoch;
-        let decision = Decision::Border { epoch, border };
+        let node = self.voters[at].node.as_ref();
+        let decision = Decision::Border {
+            epoch,
+            border,
+            held_by: node.map_or_else(Default::default, |node| node.decided().holders.clone()),
+        };
         self.decide_on(at, Some(copy), &decision)?;
         if self.bug == Some(CouncilBug::CommitTooEarly) {
             return self.release_soon(at, copy);

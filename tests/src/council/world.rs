@@ -423,13 +423,18 @@ impl World {
     /// A decision holds, for the first time at any voter.
     pub(super) fn first_taken(&mut self, data: &[u8]) -> Result<(), CouncilViolation> {
         match Decision::decode(data) {
-            Ok(Decision::Join { holder }) => {
+            Ok(Decision::Join { holder, .. }) => {
                 self.watch.holders.insert(holder);
             }
             Ok(Decision::Leave { holder }) => {
                 self.watch.holders.remove(&holder);
             }
-            Ok(Decision::Border { epoch, border }) => {
+            Ok(Decision::Border {
+                epoch,
+                border,
+                held_by,
+            }) => {
+                self.watch.holders.retain(|holder| held_by.contains(holder));
                 self.watch.border = border.iterations;
                 self.summary.borders += 1;
                 return self.check_copies(epoch, border.iterations);

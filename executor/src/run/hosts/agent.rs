@@ -4,6 +4,7 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -75,6 +76,8 @@ pub enum AgentEvent {
         conductor: SocketAddr,
         /// Why.
         why: String,
+        /// Epochs that were begun for it.
+        epochs: u64,
         /// Connections that were refused since the agent began because their run or epoch was over.
         fenced: u64,
     },
@@ -172,7 +175,8 @@ pub fn serve_as_agent(
             bundle_folder: seat.bundle_folder,
             sentinel: sentinel.as_ref(),
         };
-        let served = host.serve(accepted, &mut kept, &listener);
+        let begun_epochs = Arc::<AtomicU64>::default();
+        let served = host.serve(accepted, &begun_epochs, &mut kept, &listener);
         switchboard.end();
         if served.is_ok() {
             kept = KeptBundle::Nothing;
@@ -180,6 +184,7 @@ pub fn serve_as_agent(
         listener(AgentEvent::Ended {
             conductor,
             why: served.map_or_else(|error| error.to_string(), |()| "the run is over".to_owned()),
+            epochs: begun_epochs.load(Ordering::Relaxed),
             fenced: switchboard.fenced(),
         });
     }
@@ -255,6 +260,7 @@ impl AgentHost<'_> {
     fn serve(
         &self,
         accepted: Accepted,
+        begun_epochs: &Arc<AtomicU64>,
         kept: &mut KeptBundle,
         tell: &dyn Fn(AgentEvent),
     ) -> io::Result<()> {
@@ -308,6 +314,7 @@ impl AgentHost<'_> {
             obedience: Arc::clone(self.obedience),
             council,
             shelf: Arc::clone(self.shelf),
+            begun_epochs: Arc::clone(begun_epochs),
         }));
         // Until the connection has been shut down.
         let _guarded = self.sentinel.map(|sentinel| sentinel.guard(&connection));

@@ -2,7 +2,7 @@
 //! them.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering as FlagOrdering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as FlagOrdering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ pub(super) struct RunTerms {
     pub council: Option<u64>,
     /// Where other agents get the bundle.
     pub shelf: Arc<BundleShelf>,
+    /// Epochs that were begun for the conductor.
+    pub begun_epochs: Arc<AtomicU64>,
 }
 
 /// What an agent has of a run.
@@ -218,6 +220,7 @@ impl AgentRun {
             .begin(self.terms.run, spec.epoch, Some(plan_sum));
         let epoch = Arc::new(AgentEpoch::create(loaded, *spec, start, &calendars)?);
         *self.present() = Some(Arc::clone(&epoch));
+        self.terms.begun_epochs.fetch_add(1, FlagOrdering::Relaxed);
         let wiring = Arc::new(Wiring {
             run: self.terms.run,
             plan: plan_sum,

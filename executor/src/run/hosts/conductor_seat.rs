@@ -316,9 +316,12 @@ impl ConductorSeat {
         }
         pending.proposed = Some(Instant::now());
         pending.border.given_out = given_out;
+        let iterations = pending.border.iterations;
+        let holders = self.holders.as_ref();
         self.candidate.member.submit(Decision::Border {
             epoch: self.mandate.epoch,
             border: pending.border.clone(),
+            held_by: holders.map_or_else(BTreeSet::new, |holders| holders.holding(iterations)),
         });
     }
 
@@ -380,13 +383,16 @@ impl ConductorSeat {
         }
         holders.forget_before(decided.border.given_out);
         let is_due = self.holders_told.elapsed() > self.repeat_after();
-        let holding = holders.holding(decided.border.iterations);
+        let holds = decided.border.iterations;
+        let holding = holders.holding(holds);
         if !is_due || holding == decided.holders {
             return;
         }
         self.holders_told = Instant::now();
         for &holder in holding.difference(&decided.holders) {
-            self.candidate.member.submit(Decision::Join { holder });
+            self.candidate
+                .member
+                .submit(Decision::Join { holder, holds });
         }
         for &holder in decided.holders.difference(&holding) {
             self.candidate.member.submit(Decision::Leave { holder });
