@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use rustix::net::sockopt::set_tcp_user_timeout;
 use xxhash_rust::xxh3::xxh3_128;
 use zbmd_wire::connection::{Credentials, SharedConnection};
 use zbmd_wire::error::Refusal;
@@ -18,7 +19,7 @@ use zbmd_wire::{Deadline, connect_by};
 use crate::VoterId;
 use crate::member::{MemberInput, spawn};
 use crate::message::{MAX_MESSAGE_BYTES, Message};
-use crate::node::Settings;
+use crate::node::{ELECTION_TICKS, Settings};
 
 /// A handshake that takes longer is given up.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(1);
@@ -26,6 +27,9 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(1);
 const MAX_HANDSHAKES: usize = 32;
 /// A voter that takes nothing for so long is connected to anew.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
+/// A connection over which nothing gets for [`ELECTION_TICKS`], and at least so long, is given up and made anew. TCP itself would try
+/// less and less often: after a cut the voters would not hear each other for as long again as it lasted.
+const MIN_STALL_LIMIT: Duration = Duration::from_millis(100);
 /// From one try to connect to the next.
 const DIAL_PAUSE: Duration = Duration::from_millis(5);
 /// Messages that wait for a connection; more are lost.
@@ -73,6 +77,7 @@ impl Links {
             let link = Link {
                 hello: hello(settings, settings.own, *voter),
                 address: *address,
+                stall_limit: stall_limit(settings),
                 credentials: credentials.clone(),
                 connection: None,
             };
@@ -95,8 +100,15 @@ impl Links {
 struct Link {
     hello: Hello,
     address: SocketAddr,
+    /// It is given up when nothing has got through for so long.
+    stall_limit: Duration,
     credentials: Credentials,
     connection: Option<SharedConnection>,
+}
+
+fn stall_limit(settings: &Settings) -> Duration {
+    let election = Duration::from_nanos(settings.tick_ns.saturating_mul(ELECTION_TICKS));
+    election.max(MIN_STALL_LIMIT)
 }
 
 impl Link {
@@ -120,9 +132,11 @@ impl Link {
     }
 
     fn dial(&self) -> Result<SharedConnection, String> {
-        let deadline = Deadline::after(HANDSHAKE_LIMIT);
         let text = |error: io::Error| error.to_string();
-        let socket = connect_by(self.address, deadline).map_err(text)?;
+        let socket = connect_by(self.address, Deadline::after(self.stall_limit)).map_err(text)?;
+        let limit_ms = u32::try_from(self.stall_limit.as_millis()).unwrap_or(u32::MAX);
+        set_tcp_user_timeout(&socket, limit_ms).map_err(|error| text(error.into()))?;
+        let deadline = Deadline::after(HANDSHAKE_LIMIT);
         let connection = dial(socket, &self.hello, &self.credentials, deadline);
         let connection = connection.map_err(|error| error.to_string())?;
         SharedConnection::new(connection, SEND_LIMIT).map_err(text)

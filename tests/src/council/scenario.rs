@@ -125,7 +125,7 @@ fn fault(rng: &mut Rng, count: usize, tick_ns: u64) -> CouncilFault {
         },
         11 | 12 => CouncilFault::Split {
             side: rng.u32(1..(1 << count) - 1),
-            way: [SplitWay::Both, SplitWay::ToSide, SplitWay::FromSide][rng.usize(0..3)],
+            way: [SplitWay::Both, SplitWay::ToSide, SplitWay::FromSide][voter % 3],
             cut_ns: long_ns,
         },
         13 | 14 => CouncilFault::StopAndKillAtVote {

@@ -21,6 +21,8 @@ use super::seat::Waker;
 const DIAL_PAUSE: Duration = Duration::from_millis(20);
 /// A voter that does not take up a connection for so long is not there.
 const DIAL_LIMIT: Duration = Duration::from_secs(1);
+/// TCP repeats a first packet that was lost after a second: it is sent anew sooner.
+const CONNECT_LIMIT: Duration = Duration::from_millis(250);
 /// One that takes nothing, or does not answer, for so long is connected to anew.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
@@ -164,9 +166,9 @@ impl Shared {
     }
 
     fn dial(&self, voter: VoterId, address: SocketAddr) -> Result<SharedConnection, String> {
-        let deadline = Deadline::after(DIAL_LIMIT);
         let text = |error: io::Error| error.to_string();
-        let socket = connect_by(address, deadline).map_err(text)?;
+        let socket = connect_by(address, Deadline::after(CONNECT_LIMIT)).map_err(text)?;
+        let deadline = Deadline::after(DIAL_LIMIT);
         let hello = Hello {
             receiver: voter.0 as u32,
             ..self.hello
