@@ -301,7 +301,7 @@ pub fn cores() -> usize {
 fn split(parts: usize, work: &(dyn Fn(usize) + Sync)) {
     // Work that is cut up again within a part is done by who does the part.
     let led = Again(LED.replace(std::ptr::null()));
-    if led.0.is_null() || parts < 2 || parts > MAX_PARTS {
+    if led.0.is_null() || !(2..=MAX_PARTS).contains(&parts) {
         (0..parts).for_each(work);
     } else {
         // SAFETY: the team lives until it is dropped, by this thread, which then leads none.

@@ -506,6 +506,7 @@ fn a_mode_that_cannot_be_had_is_not_asked_for_again_at_once() {
     admission.mode_refused(1);
     for number in 1..=4 {
         assert_eq!(admission.next_work(), request(number));
+        admission.finish_next(&[vec![0]], &[]);
     }
 }
 
