@@ -225,7 +225,8 @@ impl QueueState {
     fn is_iteration_done(&self, batches: &Batches) -> bool {
         let rows = batches.planned(self.place.mode).rows;
         let begun = self.place.pushed % rows;
-        (self.under_way.len() as u64).saturating_sub(begun) % rows == 0
+        let before = (self.under_way.len() as u64).saturating_sub(begun);
+        before.is_multiple_of(rows)
     }
 
     /// Counts what is pushed now; whether it is the first request of an iteration.
