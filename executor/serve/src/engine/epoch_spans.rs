@@ -98,6 +98,16 @@ impl EpochSpans {
             self.tracer.epoch(ended);
         }
     }
+
+    /// The run is over, and all of its decisions have been taken. One that is given up may have none about the end of its last epoch.
+    pub(super) fn finish(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = state.end(Instant::now(), None, false);
+        drop(state);
+        if let Some(ended) = ended {
+            self.tracer.epoch(ended);
+        }
+    }
 }
 
 #[cfg(test)]

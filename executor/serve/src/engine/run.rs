@@ -280,10 +280,11 @@ impl RunningModel {
         // again after a loss.
         supervised.save_every = Some(1);
         let readiness = Arc::clone(&self.readiness);
-        let epochs = self.tracer.clone().map(EpochSpans::new);
+        let epochs = self.tracer.clone().map(EpochSpans::new).map(Arc::new);
+        let followed = epochs.clone();
         supervised.listener = Some(Arc::new(move |event| {
             readiness.follow(event);
-            if let Some(epochs) = &epochs {
+            if let Some(epochs) = &followed {
                 epochs.follow(event);
             }
         }));
@@ -319,6 +320,9 @@ impl RunningModel {
             let run_result = answerer.is_ok().then(|| session.join());
             // The feeder may wait for a request.
             self.admission.interrupt();
+            if let Some(epochs) = &epochs {
+                epochs.finish();
+            }
             *answers = answerer?.join().unwrap_or(0);
             Ok::<_, EndedRun>(run_result.unwrap_or(Err(RunError::Abandoned)))
         })?;
