@@ -232,11 +232,12 @@ pub(super) fn join(
     };
     let dialed = dial(socket, &hello, credentials, deadline);
     let connection = dialed.map_err(|error| match error {
-        // A run that ends takes nobody any more.
+        // A run that ends takes nobody any more, and may say so, be busy, or say nothing.
         HandshakeError::Cut { .. }
         | HandshakeError::System { .. }
+        | HandshakeError::Silent { .. }
         | HandshakeError::Refused {
-            why: Refusal::Unknown,
+            why: Refusal::Unknown | Refusal::Busy,
             ..
         } => JoinError::NotYet(error.to_string()),
         error => JoinError::Refused(error.to_string()),
