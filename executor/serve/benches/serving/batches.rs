@@ -4,12 +4,10 @@
 //! One, eight and sixteen clients ask a server of the model in these batches, and one of the model without, as fast as they are answered, by
 //! turns. Clients and servers share the cores; the server that is not asked does nothing.
 
-use std::time::Instant;
-
 use zbmd_compiler::CompileOptions;
 
-use super::client::Client;
-use super::common::{Models, Server};
+use super::client::ask_until;
+use super::common::Models;
 use super::shared::{Model, load, options, request, words};
 use super::turn::{TURNS, Turn};
 
@@ -42,7 +40,7 @@ pub(crate) fn run() {
         for _ in 0..TURNS {
             let seen = servers
                 .each_ref()
-                .map(|server| ask(server, clients, &request));
+                .map(|server| Turn::run(clients, |end| ask_until(end, server.address, &request)));
             ratios.push(seen[0].rate / seen[1].rate);
             for (turns, turn) in turns.iter_mut().zip(seen) {
                 turns.push(turn);
@@ -68,17 +66,4 @@ pub(crate) fn run() {
         }
     }
     println!("load {}", load());
-}
-
-fn ask(server: &Server, clients: usize, request: &[u8]) -> Turn {
-    Turn::run(clients, |end| {
-        let mut client = Client::new(server.address);
-        let mut times_us = Vec::new();
-        while Instant::now() < end {
-            let begun = Instant::now();
-            assert_eq!(client.ask(request), 200);
-            times_us.push(begun.elapsed().as_secs_f64() * 1e6);
-        }
-        times_us
-    })
 }

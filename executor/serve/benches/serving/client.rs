@@ -2,8 +2,21 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
 
 use super::shared::connect;
+
+/// Asks the same on one connection over and over until it is over; how long the answers took, in microseconds.
+pub(crate) fn ask_until(end: Instant, address: SocketAddr, request: &[u8]) -> Vec<f64> {
+    let mut client = Client::new(address);
+    let mut times_us = Vec::new();
+    while Instant::now() < end {
+        let begun = Instant::now();
+        assert_eq!(client.ask(request), 200);
+        times_us.push(begun.elapsed().as_secs_f64() * 1e6);
+    }
+    times_us
+}
 
 /// A connection on which one request after the other is asked.
 pub(crate) struct Client {

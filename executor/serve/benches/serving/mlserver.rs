@@ -9,9 +9,8 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
-use super::client::Client;
+use super::client::{Client, ask_until};
 use super::common::{Models, wait_until};
 use super::shared::{Model, list_request, load, options, request};
 use super::turn::{TURNS, Turn};
@@ -210,16 +209,4 @@ fn check_same(ours: SocketAddr, other: SocketAddr, request: &[u8]) {
         let error = (ours - other).abs() / other.abs().max(1.0);
         assert!(error < TOLERANCE, "{ours} and {other}");
     }
-}
-
-/// Responses in microseconds.
-fn ask_until(end: Instant, address: SocketAddr, request: &[u8]) -> Vec<f64> {
-    let mut client = Client::new(address);
-    let mut times = Vec::new();
-    while Instant::now() < end {
-        let begun = Instant::now();
-        assert_eq!(client.ask(request), 200);
-        times.push(begun.elapsed().as_secs_f64() * 1e6);
-    }
-    times
 }

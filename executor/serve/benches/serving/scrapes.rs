@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::client::Client;
+use super::client::ask_until;
 use super::common::{Connection, Models, Server, signal, wait_until};
 use super::shared::{Model, cpu_ms, load, options, request, seconds};
 use super::turn::Turn;
@@ -47,16 +47,7 @@ pub(crate) fn run() {
         scrape_ms / 10.0
     );
     let prometheus = Prometheus::start(&server);
-    let ask = |end: Instant| {
-        let mut client = Client::new(server.address);
-        let mut times_us = Vec::new();
-        while Instant::now() < end {
-            let begun = Instant::now();
-            assert_eq!(client.ask(&request), 200);
-            times_us.push(begun.elapsed().as_secs_f64() * 1e6);
-        }
-        times_us
-    };
+    let ask = |end: Instant| ask_until(end, server.address, &request);
     let mut ratios = Vec::new();
     let mut prometheus_ms = 0.0;
     for _ in 0..pairs {

@@ -201,11 +201,18 @@ impl QueueState {
         (best != present && Some(best) != refused).then_some(best)
     }
 
-    /// Iterations under way, without the one that is being pushed.
-    fn iterations_under_way(&self, batches: &Batches) -> u64 {
+    /// Requests under way, without those of the iteration that is being pushed, and how many an iteration takes.
+    fn complete_rows(&self, batches: &Batches) -> (u64, u64) {
         let rows = batches.planned(self.place.mode).rows;
         let begun = self.place.pushed % rows;
-        (self.under_way.len() as u64).saturating_sub(begun) / rows
+        let complete = (self.under_way.len() as u64).saturating_sub(begun);
+        (complete, rows)
+    }
+
+    /// Iterations under way, without the one that is being pushed.
+    fn iterations_under_way(&self, batches: &Batches) -> u64 {
+        let (complete, rows) = self.complete_rows(batches);
+        complete / rows
     }
 
     /// Requests go into an iteration while those before it are computed, and no further: what waits then decides about the next
@@ -223,10 +230,8 @@ impl QueueState {
 
     /// What was pulled last was the end of an iteration.
     fn is_iteration_done(&self, batches: &Batches) -> bool {
-        let rows = batches.planned(self.place.mode).rows;
-        let begun = self.place.pushed % rows;
-        let before = (self.under_way.len() as u64).saturating_sub(begun);
-        before.is_multiple_of(rows)
+        let (complete, rows) = self.complete_rows(batches);
+        complete.is_multiple_of(rows)
     }
 
     /// Counts what is pushed now; whether it is the first request of an iteration.

@@ -59,7 +59,7 @@ impl Batches {
     pub(crate) fn of_paces(paces: impl IntoIterator<Item = PlannedPace>) -> Self {
         let named = paces
             .into_iter()
-            .map(|pace| (format!("batch-{}", pace.rows), pace));
+            .map(|pace| (zbmd_ir::batch_mode_name(pace.rows as u32), pace));
         Self::of(named.collect())
     }
 
