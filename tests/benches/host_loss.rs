@@ -7,7 +7,8 @@
 //! cargo bench -p zbmd-tests --bench host_loss -- large 20 2048 250
 //!     an agent with 2 GiB resident is killed, with its sentinel and without, over a link on which each packet takes 250 us
 //! cargo bench -p zbmd-tests --bench host_loss -- 100 100 cut     100 cuts alone, with a lease of 100 ms
-//! cargo bench -p zbmd-tests --bench host_loss -- calm 600 20     false alarms of an undisturbed run of 10 minutes
+//! cargo bench -p zbmd-tests --bench host_loss -- calm 600 20 10
+//!     false alarms of an undisturbed run of 10 minutes, with a lease of 20 ms, while 10 of 1,000 packets are lost in each direction
 //! ```
 
 #[cfg(not(target_os = "linux"))]
@@ -44,7 +45,7 @@ mod linux {
     use zbmd_tests::losses::{Feed, HARDY, Told, live_with, options, supervised};
     use zbmd_tests::witness::{self, Witness, times_text};
     use zbmd_wire::monotonic_ns;
-    use zbmd_wire::testing::{Authority, Flaw, Namespace};
+    use zbmd_wire::testing::{Authority, Flaw, LongLink, Namespace};
 
     const MODEL: &str = r#"Model(
         name: "host_loss",
@@ -100,9 +101,21 @@ mod linux {
             true => 5_000,
             false => numbers.get(1).copied().unwrap_or(100),
         };
-        let delay_us = numbers.get(2).copied().filter(|_| is_large);
-        let delay = delay_us.map(Duration::from_micros);
-        let bench = Bench::new(Duration::from_millis(lease_ms), delay);
+        let link = match numbers.get(2) {
+            Some(&delay_us) if is_large => Some(LongLink {
+                delay: Duration::from_micros(delay_us),
+                lost_per_mille: 0,
+            }),
+            Some(&lost_per_mille) if is_calm => Some(LongLink {
+                delay: Duration::ZERO,
+                lost_per_mille: lost_per_mille as u32,
+            }),
+            _ => None,
+        };
+        let bench = Bench::new(Duration::from_millis(lease_ms), link);
+        if link.is_some() && bench.namespace.is_none() {
+            return;
+        }
         println!("load {}", load());
         if is_large {
             let count = numbers.first().copied().unwrap_or(20);
@@ -111,7 +124,8 @@ mod linux {
                 bench.measure_large(count, mib, has_sentinel);
             }
         } else if is_calm {
-            bench.calm(numbers.first().copied().unwrap_or(60));
+            let lost_per_mille = link.map_or(0, |link| link.lost_per_mille);
+            bench.calm(numbers.first().copied().unwrap_or(60), lost_per_mille);
         } else {
             let losses = numbers.first().copied().unwrap_or(20);
             let all = [Loss::Killed, Loss::Stopped, Loss::Cut];
@@ -142,10 +156,10 @@ mod linux {
     }
 
     impl Bench {
-        fn new(lease: Duration, delay: Option<Duration>) -> Self {
+        fn new(lease: Duration, link: Option<LongLink>) -> Self {
             let folder = tempfile::tempdir().expect("a folder");
-            let namespace = match delay {
-                Some(delay) => Namespace::make_far(delay),
+            let namespace = match link {
+                Some(link) => Namespace::make_far(link),
                 None => Namespace::make(),
             };
             let addresses = [Namespace::HERE, Namespace::THERE].map(IpAddr::from);
@@ -321,14 +335,14 @@ mod linux {
             }
         }
 
-        fn calm(&self, seconds: u64) {
+        fn calm(&self, seconds: u64, lost_per_mille: u32) {
             let agent = self.start_agent();
             let feed = Self::feed(seconds as f64);
             let told = live_with(&self.engine, feed, self.options(&agent), |_, _| {});
             let mut events = told.events.iter();
             let is_alarm = events.any(|event| matches!(event.what, What::Lost { .. }));
             println!(
-                "undisturbed, {seconds} s, lease {} ms: {}",
+                "undisturbed, {seconds} s, lease {} ms, {lost_per_mille} of 1,000 packets lost: {}",
                 self.lease.as_millis(),
                 if is_alarm {
                     "a false alarm"

@@ -77,6 +77,7 @@ pub enum MemberEvent {
 pub(crate) enum MemberInput {
     Message(Message),
     Propose(Decision, Sender<Result<u64, ProposeError>>),
+    CanConduct(bool),
     Stop,
 }
 
@@ -203,6 +204,11 @@ impl Member {
         move || lease_clock_ns() < shared.acts_until_ns.load(Ordering::Acquire)
     }
 
+    /// Says whether this process could conduct: see [`Node::set_can_conduct`].
+    pub fn set_can_conduct(&self, can_conduct: bool) {
+        let _ = self.inputs.send(MemberInput::CanConduct(can_conduct));
+    }
+
     /// What has been decided, as far as it knows.
     pub fn decided(&self) -> Decided {
         self.shared.decided().clone()
@@ -295,6 +301,7 @@ impl VoterLoop {
                 // Whoever has asked may be gone.
                 let _ = answer.send(self.node.propose(now_ns, &decision));
             }
+            MemberInput::CanConduct(can_conduct) => self.node.set_can_conduct(can_conduct),
             MemberInput::Stop => {}
         }
     }

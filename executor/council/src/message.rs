@@ -37,6 +37,8 @@ pub struct Message {
     pub from: VoterId,
     /// To whom.
     pub to: VoterId,
+    /// Whether the sender's process could conduct: see [`crate::node::Node::set_can_conduct`].
+    pub can_conduct: bool,
     /// The sender's term, or the one that it would like to begin.
     pub term: u64,
     /// The entry before `entries`, the last one that the sender has, or the one that it answers to.
@@ -87,7 +89,7 @@ impl Message {
     }
 
     /// From what raft-rs wants to send; `None` for what voters of a fixed council never send.
-    pub(crate) fn from_raft(message: eraftpb::Message) -> Option<Self> {
+    pub(crate) fn from_raft(message: eraftpb::Message, can_conduct: bool) -> Option<Self> {
         let kind = kind_of(message.get_msg_type())?;
         let context: Option<[u8; 8]> = message.context.as_ref().try_into().ok();
         let snapshot = message.get_snapshot();
@@ -96,6 +98,7 @@ impl Message {
             kind,
             from: VoterId(message.from),
             to: VoterId(message.to),
+            can_conduct,
             term: message.term,
             index: message.index,
             log_term: message.log_term,
@@ -114,6 +117,7 @@ impl Message {
         let mut message = eraftpb::Message {
             to: self.to.0,
             from: self.from.0,
+            priority: self.can_conduct.into(),
             term: self.term,
             index: self.index,
             log_term: self.log_term,

@@ -10,6 +10,8 @@
 //!
 //! Writes are done one after the other. Other inputs may come between.
 
+use std::collections::BTreeSet;
+
 use raft::{Config, RawNode, ReadOnlyOption, StateRole};
 use slog::{Discard, Logger, o};
 
@@ -57,6 +59,10 @@ pub struct Node {
     heard_ns: Option<u64>,
     /// The last term in which a first lease was asked for.
     asked_in_term: u64,
+    /// Whether its process could conduct.
+    can_conduct: bool,
+    /// The others that could, as each has said last.
+    able: BTreeSet<VoterId>,
     /// As they are, or will be, on disk.
     voted: (u64, Option<VoterId>),
     last_write: u64,
@@ -86,8 +92,10 @@ impl Node {
         let voted = (recovered.term, recovered.vote);
 
         let patience = settings.patience_ticks();
+        let can_conduct = !settings.is_witness(settings.own);
         let config = Config {
             id: settings.own.0,
+            priority: can_conduct.into(),
             election_tick: ELECTION_TICKS as usize,
             heartbeat_tick: 2 * HEARTBEAT_TICKS as usize,
             min_election_tick: patience,
@@ -116,6 +124,8 @@ impl Node {
             },
             heard_ns: None,
             asked_in_term: 0,
+            can_conduct,
+            able: BTreeSet::new(),
             voted,
             last_write: 0,
             written: 0,
@@ -147,22 +157,37 @@ impl Node {
                 self.raw.read_index(self.now_ns.to_le_bytes().to_vec());
             }
         }
-        if self.is_leader() && self.settings.is_witness(self.settings.own) {
+        if self.is_leader() && !self.can_conduct {
             self.step_aside();
         }
     }
 
-    /// Ends a witness's leadership once a voter that can conduct has all entries.
+    /// Whether the process of this voter could conduct from now on: it has what a run is gone on with. Voters that could do not
+    /// vote for one that could not, unless it has entries that they lack; and if such a voter leads nevertheless, it steps aside
+    /// for one of them. True at first; a witness never could.
+    pub fn set_can_conduct(&mut self, can_conduct: bool) {
+        self.can_conduct = can_conduct && !self.settings.is_witness(self.settings.own);
+        self.raw.set_priority(self.can_conduct.into());
+    }
+
+    /// Ends its leadership once a voter that could conduct has all entries.
     fn step_aside(&mut self) {
+        let is_witness = self.settings.is_witness(self.settings.own);
+        // A witness cannot stay: it leaves it to the others to find that none of them could.
+        let could_lead = |voter: &VoterId| match is_witness {
+            true => !self.settings.is_witness(*voter),
+            false => self.able.contains(voter),
+        };
+
         let raft = &mut self.raw.raft;
         let last = raft.raft_log.last_index();
-        let voters = self.settings.voters.iter();
-        let mut candidates = voters.filter(|voter| !self.settings.is_witness(**voter));
         let has_all = |voter: &VoterId| {
             let progress = raft.prs().get(voter.0);
             progress.is_some_and(|progress| progress.matched == last)
         };
-        if raft.commit_to_current_term() && candidates.any(has_all) {
+        let mut voters = self.settings.voters.iter();
+        let has_successor = voters.any(|voter| could_lead(voter) && has_all(voter));
+        if raft.commit_to_current_term() && has_successor {
             raft.become_follower(raft.term, 0);
         }
     }
@@ -192,6 +217,10 @@ impl Node {
             return Ok(());
         }
         let (from, term) = (message.from, message.term);
+        match message.can_conduct {
+            true => self.able.insert(from),
+            false => self.able.remove(&from),
+        };
         let message = message.into_raft(&self.settings.voters);
         let stepped = self.raw.step(message);
         stepped.map_err(|error| MessageError::Nonsense {
@@ -268,8 +297,10 @@ impl Node {
     fn take_ready(&mut self, output: &mut Output, write: &mut Write) {
         let mut ready = self.raw.ready();
         let number = ready.number();
-        output.messages.extend(messages_of(ready.take_messages()));
-        let promises = messages_of(ready.take_persisted_messages());
+        output
+            .messages
+            .extend(self.messages_of(ready.take_messages()));
+        let promises = self.messages_of(ready.take_persisted_messages());
 
         let mut records = Vec::new();
         if let Some(state) = ready.hs() {
@@ -314,6 +345,13 @@ impl Node {
             write.messages.extend(promises);
         }
         self.report_snapshots(&output.messages);
+    }
+
+    fn messages_of(&self, messages: Vec<raft::eraftpb::Message>) -> Vec<Message> {
+        let messages = messages.into_iter();
+        messages
+            .filter_map(|message| Message::from_raft(message, self.can_conduct))
+            .collect()
     }
 
     /// Goes over to the snapshot of the leader.
@@ -436,9 +474,4 @@ impl Node {
     pub fn decided(&self) -> &Decided {
         &self.decided
     }
-}
-
-fn messages_of(messages: Vec<raft::eraftpb::Message>) -> Vec<Message> {
-    let messages = messages.into_iter();
-    messages.filter_map(Message::from_raft).collect()
 }

@@ -255,15 +255,35 @@ fn a_relay_can_neither_change_nor_read_nor_repeat() {
     );
 }
 
-/// Wherever a bit is changed, in the handshake as behind it: the connection ends, and nothing else does.
+/// Whether a byte is one of the version in the header of a record, which receivers have to ignore (RFC 8446, 5.1).
+fn is_ignored_version(records: &[u8], at: usize) -> bool {
+    const HEADER_BYTES: usize = 5;
+    let mut start = 0;
+    while let Some(&[_, _, _, high, low]) = records.get(start..start + HEADER_BYTES) {
+        if at < start + HEADER_BYTES {
+            return at == start + 1 || at == start + 2;
+        }
+        start += HEADER_BYTES + usize::from(u16::from_be_bytes([high, low]));
+    }
+    false
+}
+
+/// Wherever a bit is changed, in the handshake as behind it: the connection ends, and nothing else does. A bit that means
+/// nothing changes nothing: what is received is what was sent.
 #[test]
 fn a_changed_bit_ends_the_connection_wherever_it_is() {
     let authority = Authority::new();
     let (result, bytes) = through_relay(&authority, None, Duration::from_secs(10));
     result.expect("nothing is changed");
+
     for changed in (0..bytes.len()).step_by(bytes.len() / 48) {
-        let (result, _) = through_relay(&authority, Some(changed), Duration::from_millis(300));
-        result.expect_err("a bit was changed");
+        let limit = Duration::from_millis(300);
+        let (result, bytes) = through_relay(&authority, Some(changed), limit);
+        // Signatures are one or two bytes longer in some handshakes than in others.
+        let is_past_the_end = changed >= bytes.len();
+        if !is_past_the_end && !is_ignored_version(&bytes, changed) {
+            result.expect_err("a bit was changed");
+        }
     }
 }
 

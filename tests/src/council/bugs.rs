@@ -31,11 +31,13 @@ pub enum CouncilBug {
     EpochCountedLocally,
     /// Agents obey whoever speaks last.
     AgentObeysAnyone,
+    /// A voter without the state of the last border stays the leader where another has it.
+    NeverStepsAside,
 }
 
 impl CouncilBug {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::VoteNotSynced,
         Self::EntriesNotSynced,
         Self::ForgetfulVoter,
@@ -50,5 +52,6 @@ impl CouncilBug {
         Self::ReleaseForgotten,
         Self::EpochCountedLocally,
         Self::AgentObeysAnyone,
+        Self::NeverStepsAside,
     ];
 }

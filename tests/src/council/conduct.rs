@@ -53,6 +53,9 @@ impl World {
     }
 
     pub(super) fn step(&mut self, at: usize) -> Result<(), CouncilViolation> {
+        if self.bug != Some(CouncilBug::NeverStepsAside) {
+            self.voters[at].note_ability();
+        }
         let is_conductor = self.acts_until(at).is_some();
         let Some(node) = self.voters[at].node.as_ref().filter(|_| is_conductor) else {
             self.voters[at].conducting = None;
@@ -111,10 +114,9 @@ impl World {
         let Some(node) = &self.voters[at].node else {
             return Ok(());
         };
-        let decided = node.decided();
-        let key = (decided.border_epoch, decided.border.iterations);
-        if key.1 > 0 && !self.voters[at].copies.contains_key(&key) {
-            return self.fetch(at, key);
+        if !self.voters[at].holds_border(node.decided()) {
+            // Its node steps aside for one that does.
+            return Ok(());
         }
         let decision = Decision::Epoch {
             run: 1,
@@ -134,23 +136,6 @@ impl World {
             conducting.index = index;
         }
         self.say(|| format!("{} takes over in term {term}", VoterId(at as u64 + 1)));
-        Ok(())
-    }
-
-    /// Gets the state of the last border from another voter.
-    pub(super) fn fetch(&mut self, at: usize, key: (u64, u64)) -> Result<(), CouncilViolation> {
-        let holder = (0..self.voters.len()).find(|from| {
-            let voter = &self.voters[*from];
-            let is_there = voter.node.is_some() && !voter.is_stopped;
-            is_there && voter.copies.contains_key(&key)
-        });
-        let Some(from) = holder else { return Ok(()) };
-        let is_cut = |from, to| self.network.is_cut(from, to, self.now_ns);
-        if is_cut(at, from) || is_cut(from, at) {
-            return Ok(());
-        }
-        let copy = self.voters[from].copies[&key];
-        self.voters[at].keep(copy);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_council::VoterId;
+use zbmd_council::decision::Decided;
 use zbmd_council::node::{Node, Settings};
 
 use super::disk::VoterDisk;
@@ -113,6 +114,21 @@ impl SimVoter {
 
     pub(crate) fn is_witness(&self) -> bool {
         self.settings.witnesses.contains(&self.settings.own)
+    }
+
+    /// Whether it could go on from the last border.
+    pub(crate) fn holds_border(&self, decided: &Decided) -> bool {
+        let key = (decided.border_epoch, decided.border.iterations);
+        key.1 == 0 || self.copies.contains_key(&key)
+    }
+
+    /// Tells its node whether it could take over.
+    pub(crate) fn note_ability(&mut self) {
+        let Some(node) = &self.node else { return };
+        let can_conduct = self.holds_border(node.decided());
+        if let Some(node) = &mut self.node {
+            node.set_can_conduct(can_conduct);
+        }
     }
 
     pub(crate) fn keep(&mut self, copy: BorderCopy) {

@@ -15,7 +15,7 @@ use zbmd_ir::state;
 use super::border_copy::{BorderCopy, checksum};
 use super::holders::Holders;
 use super::opener::sum_of;
-use super::seat::{Candidate, Mandate, SeatTimes};
+use super::seat::{Candidate, LAST_STATE_LIMIT, Mandate, SeatTimes};
 use super::standby::Takeover;
 use crate::error::EngineError;
 use crate::options::{BorderState, CouncilSeat, Hosts};
@@ -348,8 +348,9 @@ impl ConductorSeat {
         }
         let may_act = self.candidate.may_act();
         self.patience.look(may_act, self.candidate.times);
-        if self.patience.silent > self.candidate.times.grace {
-            return Err(self.silence_text());
+        let limit = self.silence_limit(&decided);
+        if self.patience.silent > limit {
+            return Err(self.silence_text(limit));
         }
         self.note_holders(&decided);
 
@@ -373,6 +374,15 @@ impl ConductorSeat {
             self.released = pending.state;
         }
         Ok(())
+    }
+
+    /// How long it may be without the answers of a majority. Where another has the state, that one may go on with the run.
+    fn silence_limit(&self, decided: &Decided) -> Duration {
+        let is_last_holder = self.holders.is_some() && decided.holders.is_empty();
+        match is_last_holder && self.is_own(decided) {
+            true => LAST_STATE_LIMIT,
+            false => self.candidate.times.grace,
+        }
     }
 
     /// Has it decided who holds the borders, and forgets those that nobody goes on from.
@@ -474,13 +484,13 @@ impl ConductorSeat {
         )
     }
 
-    fn silence_text(&self) -> String {
+    fn silence_text(&self, limit: Duration) -> String {
         format!(
             "this run may conduct no more: {} has not had the answers of {} of the council's {} voters for {} ms",
             self.candidate.own,
             self.majority(),
             self.candidate.voter_count,
-            self.candidate.times.grace.as_millis()
+            limit.as_millis()
         )
     }
 }

@@ -26,6 +26,10 @@ const COMPACT_AFTER: u64 = 1_000;
 /// one to be elected again.
 const GRACE_TICKS: u32 = 80;
 
+/// Where nobody else could go on with a run, the one that has its state and the one that was elected without it wait so long for
+/// each other: if either gave up sooner, the run would be lost.
+pub(super) const LAST_STATE_LIMIT: Duration = Duration::from_secs(10);
+
 /// In whose name a conductor gives orders. Agents obey the latest that they have seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Mandate {

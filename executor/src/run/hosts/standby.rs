@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use zbmd_council::decision::Decided;
 use zbmd_ir::{State, state};
@@ -17,14 +17,12 @@ use zbmd_wire::handshake::Accepted;
 use super::border_copy::BorderCopy;
 use super::message;
 use super::opener::sum_of;
-use super::seat::Candidate;
+use super::seat::{Candidate, LAST_STATE_LIMIT};
 use crate::error::EngineError;
 use crate::options::Hosts;
 use crate::program::Engine;
 
 const WELCOME_LIMIT: Duration = Duration::from_secs(1);
-/// One that takes over is told that it leads before it knows of all that was decided: so many ticks it may take.
-const CATCH_UP_TICKS: u32 = 40;
 
 /// A run that is to be gone on with, of a conductor that is gone: see [`Engine::take_over`].
 pub struct Takeover {
@@ -51,7 +49,8 @@ impl Engine {
     /// this one is elected. `None` when the run has come to its end.
     ///
     /// # Errors
-    /// No seat in a council, nobody who conducts a run when this one is elected, or no state to go on from.
+    /// No seat in a council, nobody who conducts a run when this one is elected, or no state to go on from, neither here nor with a
+    /// voter that could be elected in its place.
     pub fn stand_by(&self, hosts: &Hosts) -> Result<Option<Takeover>, EngineError> {
         let error = |why: String| EngineError::Council { why };
         let Some(seat) = &hosts.council else {
@@ -86,7 +85,8 @@ impl Engine {
         held: &Arc<Mutex<Held>>,
     ) -> Result<Option<Takeover>, EngineError> {
         let error = |why: String| EngineError::Council { why };
-        let mut ticks_left = CATCH_UP_TICKS;
+        let mut could_conduct = None;
+        let mut elected: Option<Instant> = None;
         loop {
             let decided = candidate.member.decided();
             let is_known = locked(held).run == Some(decided.run);
@@ -95,32 +95,39 @@ impl Engine {
             }
 
             forget_before(held, &decided);
-            if candidate.may_act() {
-                if decided.conductor.is_none() || decided.is_over {
-                    let why = format!(
-                        "{} has been elected, and there is no run to take over: start the run first",
-                        candidate.own
-                    );
-                    return Err(error(why));
-                }
+            let can_conduct = is_held(held, &decided);
+            if could_conduct.replace(can_conduct) != Some(can_conduct) {
+                candidate.member.set_can_conduct(can_conduct);
+            }
 
-                if let Some((state, outputs)) = self.state_at(held, &decided) {
-                    return Ok(Some(Takeover {
-                        state,
-                        outputs,
-                        run: decided.run,
-                        candidate,
-                    }));
-                }
+            if !candidate.may_act() {
+                elected = None;
+                candidate.wait();
+                continue;
+            }
+            if decided.conductor.is_none() || decided.is_over {
+                let why = format!(
+                    "{} has been elected, and there is no run to take over: start the run first",
+                    candidate.own
+                );
+                return Err(error(why));
+            }
+            if let Some((state, outputs)) = self.state_at(held, &decided) {
+                return Ok(Some(Takeover {
+                    state,
+                    outputs,
+                    run: decided.run,
+                    candidate,
+                }));
+            }
 
-                ticks_left -= 1;
-                if ticks_left == 0 {
-                    let why = format!(
-                        "{} has been elected, and does not have the state of iteration {}: the run cannot be taken over",
-                        candidate.own, decided.border.given_out
-                    );
-                    return Err(error(why));
-                }
+            // The voter steps aside for one that has the state as soon as it hears of one.
+            if elected.get_or_insert_with(Instant::now).elapsed() > LAST_STATE_LIMIT {
+                let why = format!(
+                    "{} has been elected, and neither it nor a voter that it hears has the state of iteration {}: the run cannot be taken over",
+                    candidate.own, decided.border.given_out
+                );
+                return Err(error(why));
             }
             candidate.wait();
         }
@@ -137,9 +144,15 @@ impl Engine {
             let saved = state::decode(&copy.state, graph).ok()?;
             return Some((saved.state, copy.outputs.clone()));
         }
-        // A run begins with nothing that anybody must hold.
         (from == 0).then(|| (State::initial(graph), vec![0; graph.sinks().count()]))
     }
+}
+
+/// Whether a run could be gone on with. It begins with nothing that anybody must hold.
+fn is_held(held: &Mutex<Held>, decided: &Decided) -> bool {
+    let from = decided.border.given_out;
+    let held = locked(held);
+    from == 0 || (held.run == Some(decided.run) && held.copies.contains_key(&from))
 }
 
 fn forget_before(held: &Mutex<Held>, decided: &Decided) {

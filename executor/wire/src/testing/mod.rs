@@ -14,6 +14,7 @@ use crate::tls::{Tls, TlsFiles};
 use crate::token::Token;
 
 pub use namespace::Namespace;
+pub use relay::LongLink;
 
 /// Somebody who signs certificates.
 pub struct Authority {

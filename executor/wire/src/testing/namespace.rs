@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::relay::Relay;
+use super::relay::{LongLink, Relay};
 
 /// How often a link that was just made is tried, and how long each time.
 const ATTEMPTS: usize = 100;
@@ -37,42 +37,52 @@ impl Namespace {
         Self::make_linked(None)
     }
 
-    /// The same, with a link on which each packet takes so long.
+    /// The same, with a link on which packets take long, or are lost.
     ///
     /// # Panics
     /// As [`Self::make`].
-    pub fn make_far(delay: Duration) -> Option<Self> {
-        Self::make_linked(Some(delay))
+    pub fn make_far(link: LongLink) -> Option<Self> {
+        Self::make_linked(Some(link))
     }
 
-    fn make_linked(delay: Option<Duration>) -> Option<Self> {
+    fn make_linked(link: Option<LongLink>) -> Option<Self> {
         let process = std::process::id();
         let device = format!("zw{process}");
         let peer_device = format!("{device}p");
-        let relay = match delay.map(|delay| Relay::start([&device, &peer_device], delay)) {
+        let relay = match link.map(|link| Relay::start([&device, &peer_device], link)) {
             None => None,
             Some(Ok(relay)) => Some(relay),
             Some(Err(error)) => {
-                println!("SKIPPED: no link with a delay is possible here: {error}");
+                println!("SKIPPED: no long link is possible here: {error}");
                 return None;
             }
         };
+
         let namespace = Self {
             name: format!("zbmdwire{process}"),
             device,
             peer_device,
             _relay: relay,
         };
+        let is_made = namespace.lay_link(link.is_some());
+        is_made.then(|| {
+            namespace.wait_until_joined();
+            namespace
+        })
+    }
+
+    /// Makes the namespace, and the link where a relay has not; whether the system lets us.
+    fn lay_link(&self, has_devices: bool) -> bool {
         let Self {
             name,
             device,
             peer_device: peer,
             ..
-        } = &namespace;
+        } = self;
         let [here, there] = [Self::HERE, Self::THERE].map(|address| format!("{address}/30"));
-        let join: &[&str] = match delay {
-            Some(_) => &["link", "set", peer, "netns", name],
-            None => &[
+        let join: &[&str] = match has_devices {
+            true => &["link", "set", peer, "netns", name],
+            false => &[
                 "link", "add", device, "type", "veth", "peer", "name", peer, "netns", name,
             ],
         };
@@ -84,6 +94,7 @@ impl Namespace {
             &["-n", name, "addr", "add", &there, "dev", peer],
             &["-n", name, "link", "set", peer, "up"],
         ];
+
         for step in steps {
             let done = Command::new("ip")
                 .args(step)
@@ -96,11 +107,10 @@ impl Namespace {
                     "SKIPPED: no second network namespace: `ip {}` is not possible here: {text:?}",
                     step.join(" ")
                 );
-                return None;
+                return false;
             }
         }
-        namespace.wait_until_joined();
-        Some(namespace)
+        true
     }
 
     /// A program that runs there.

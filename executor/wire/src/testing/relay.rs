@@ -1,5 +1,5 @@
-//! Two network devices, each of which hands its packets to the other one after a delay: the link between hosts that are far apart, also
-//! where the system cannot delay packets itself.
+//! Two network devices, each of which hands its packets to the other one after a delay, and loses some: the link between hosts that are
+//! far apart, also where the system cannot delay packets itself.
 #![expect(
     unsafe_code,
     reason = "makes TUN devices, by a call that takes an untyped structure"
@@ -37,6 +37,15 @@ struct DeviceRequest {
     rest: [u8; 22],
 }
 
+/// What becomes of packets on a link.
+#[derive(Clone, Copy, Debug)]
+pub struct LongLink {
+    /// Each one takes so long.
+    pub delay: Duration,
+    /// So many of 1,000 are lost, in each direction.
+    pub lost_per_mille: u32,
+}
+
 /// Ends when it is dropped, and both devices with it.
 pub(super) struct Relay {
     is_over: Arc<AtomicBool>,
@@ -49,17 +58,17 @@ struct LatePacket {
 }
 
 impl Relay {
-    /// Makes devices of these names, between which each packet takes so long.
+    /// Makes devices of these names with this link between them.
     ///
     /// # Errors
     /// The system has no such devices, or does not let us make them.
-    pub(super) fn start(names: [&str; 2], delay: Duration) -> io::Result<Self> {
+    pub(super) fn start(names: [&str; 2], link: LongLink) -> io::Result<Self> {
         let [one, other] = [open_device(names[0])?, open_device(names[1])?];
         let is_over = Arc::<AtomicBool>::default();
-        for (from, to) in [(one.try_clone()?, other.try_clone()?), (other, one)] {
+        for (seed, (from, to)) in (1..).zip([(one.try_clone()?, other.try_clone()?), (other, one)]) {
             let (sender, receiver) = mpsc::channel();
             let flag = Arc::clone(&is_over);
-            std::thread::spawn(move || take_packets(from, delay, &sender, &flag));
+            std::thread::spawn(move || take_packets(from, (link, seed), &sender, &flag));
             std::thread::spawn(move || hand_over(&receiver, to));
         }
         Ok(Self { is_over })
@@ -95,10 +104,11 @@ fn open_device(name: &str) -> io::Result<File> {
 
 fn take_packets(
     mut from: File,
-    delay: Duration,
+    (link, seed): (LongLink, u64),
     packets: &Sender<LatePacket>,
     is_over: &AtomicBool,
 ) {
+    let mut rng = fastrand::Rng::with_seed(seed);
     let mut packet = vec![0; PACKET_BYTES];
     while !is_over.load(Ordering::Relaxed) {
         let is_there = poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&LOOK_EVERY));
@@ -110,8 +120,11 @@ fn take_packets(
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
+        if rng.u32(0..1000) < link.lost_per_mille {
+            continue;
+        }
         let bytes = packet[..length].to_vec();
-        let due = Instant::now() + delay;
+        let due = Instant::now() + link.delay;
         if packets.send(LatePacket { bytes, due }).is_err() {
             return;
         }
