@@ -117,7 +117,6 @@ impl Message {
         let mut message = eraftpb::Message {
             to: self.to.0,
             from: self.from.0,
-            priority: self.can_conduct.into(),
             term: self.term,
             index: self.index,
             log_term: self.log_term,

@@ -91,15 +91,14 @@ impl Node {
         };
         let voted = (recovered.term, recovered.vote);
 
-        let patience = settings.patience_ticks();
         let can_conduct = !settings.is_witness(settings.own);
         let config = Config {
             id: settings.own.0,
-            priority: can_conduct.into(),
             election_tick: ELECTION_TICKS as usize,
             heartbeat_tick: 2 * HEARTBEAT_TICKS as usize,
-            min_election_tick: patience,
-            max_election_tick: patience + 1,
+            // Within these it is set before each tick.
+            min_election_tick: settings.patience_ticks(true),
+            max_election_tick: settings.patience_ticks(false) + 1,
             applied: recovered.snapshot.index,
             max_size_per_msg: MAX_ENTRY_BYTES as u64,
             max_inflight_msgs: MAX_INFLIGHT_MESSAGES,
@@ -151,6 +150,9 @@ impl Node {
         for _ in 0..late_ticks.min(MAX_LATE_TICKS) {
             self.last_tick_ns += tick_ns;
             self.ticks += 1;
+            // Nothing is left to chance: the same inputs always give the same outputs.
+            let patience = self.settings.patience_ticks(self.can_conduct);
+            self.raw.raft.set_randomized_election_timeout(patience);
             self.raw.tick();
             if self.is_leader() && self.ticks.is_multiple_of(HEARTBEAT_TICKS) {
                 // Heartbeats whose answers say when they were sent; raft-rs takes them for a read.
@@ -162,12 +164,11 @@ impl Node {
         }
     }
 
-    /// Whether the process of this voter could conduct from now on: it has what a run is gone on with. Voters that could do not
-    /// vote for one that could not, unless it has entries that they lack; and if such a voter leads nevertheless, it steps aside
-    /// for one of them. True at first; a witness never could.
+    /// Whether the process of this voter could conduct from now on: it has what a run is gone on with. One that could not leaves it to
+    /// the others to be elected; if it is, because they lack entries that it has, it steps aside for one that could as soon as that
+    /// one has them too. True at first; a witness never could.
     pub fn set_can_conduct(&mut self, can_conduct: bool) {
         self.can_conduct = can_conduct && !self.settings.is_witness(self.settings.own);
-        self.raw.set_priority(self.can_conduct.into());
     }
 
     /// Ends its leadership once a voter that could conduct has all entries.

@@ -65,7 +65,8 @@ impl Relay {
     pub(super) fn start(names: [&str; 2], link: LongLink) -> io::Result<Self> {
         let [one, other] = [open_device(names[0])?, open_device(names[1])?];
         let is_over = Arc::<AtomicBool>::default();
-        for (seed, (from, to)) in (1..).zip([(one.try_clone()?, other.try_clone()?), (other, one)]) {
+        for (seed, (from, to)) in (1..).zip([(one.try_clone()?, other.try_clone()?), (other, one)])
+        {
             let (sender, receiver) = mpsc::channel();
             let flag = Arc::clone(&is_over);
             std::thread::spawn(move || take_packets(from, (link, seed), &sender, &flag));
