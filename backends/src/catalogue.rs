@@ -13,5 +13,6 @@ pub fn standard_registry() -> Registry {
     zbmd_ops_dsp::entries().for_each(|entry| registry.add(EntryOp::new(entry)));
     registry.add(Custom);
     zbmd_ops_nn::ops().for_each(|op| registry.add(op));
+    registry.set_kernel_code(env!("ZBMD_KERNEL_CODE"));
     registry
 }

@@ -374,7 +374,8 @@ pub(crate) fn run(
 
     for group in device_groups {
         // The cache is closed after each group, so that an interrupt loses the costs of one group at most.
-        let mut group_cache = Cache::open(how.cache.as_deref(), &group.kind, sink);
+        let identity = (group.kind.as_str(), sources.registry.kernel_code());
+        let mut group_cache = Cache::open(how.cache.as_deref(), identity, sink);
         let group_session = GroupSession {
             graph,
             sources,

@@ -20,7 +20,7 @@ use std::io;
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, getrlimit};
-use zbmd_ir::Machine;
+use zbmd_ir::Device;
 
 /// What a thread of a real-time run does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,12 +89,13 @@ pub enum RealtimeError {
 }
 
 /// Makes sure that threads of all roles will be given their priorities, and keeps the memory of this process, what it
-/// has and what it will have, from being paged out. Nothing is undone at the end of a run.
+/// has and what it will have, from being paged out. Nothing is undone at the end of a run. `devices` are those whose workers this
+/// process has, with their cores.
 ///
 /// # Errors
 /// See [`RealtimeError`]: what is missing, and how to get it.
-pub fn begin(machine: &Machine) -> Result<(), RealtimeError> {
-    check_cores(machine)?;
+pub fn begin<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Result<(), RealtimeError> {
+    check_cores(devices)?;
 
     // On a thread of its own: the caller's stays as it is.
     let probe = std::thread::Builder::new().spawn(|| enter(ThreadRole::Supervisor));
@@ -149,12 +150,22 @@ pub fn enter(role: ThreadRole) -> io::Result<()> {
     }
 }
 
-fn check_cores(machine: &Machine) -> Result<(), RealtimeError> {
+/// Makes the calling thread an ordinary one again.
+pub(crate) fn leave() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: it reads the parameters, which live; 0 is the calling thread.
+    unsafe {
+        // Who was given a priority may give it back.
+        libc::sched_setscheduler(0, libc::SCHED_OTHER, &parameters);
+    }
+}
+
+fn check_cores<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Result<(), RealtimeError> {
     // Where the system does not say, it does not forbid.
     let Ok(allowed) = rustix::thread::sched_getaffinity(None) else {
         return Ok(());
     };
-    for device in &machine.devices {
+    for device in devices {
         let is_forbidden = |core: &&u32| !allowed.is_set(**core as usize);
         if let Some(core) = device.cores.iter().find(is_forbidden) {
             let cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core));

@@ -18,7 +18,7 @@ mod linux {
     use std::time::{Duration, Instant};
 
     use zbmd_tests::cut_runs::{Aftermath, CutRuns, Trouble};
-    use zbmd_tests::figures::load;
+    use zbmd_tests::figures::{load, quantile};
 
     const PER_RUN: u64 = 50;
     /// Of the council.
@@ -144,9 +144,7 @@ mod linux {
 
     fn print_times(what: &str, mut times_ms: Vec<f64>) {
         times_ms.sort_by(f64::total_cmp);
-        let last = times_ms.len().saturating_sub(1);
-        let at = |part: f64| times_ms.get((last as f64 * part) as usize).copied();
-        let [min, p50, p99, max] = [0.0, 0.5, 0.99, 1.0].map(|part| at(part).unwrap_or(f64::NAN));
+        let [min, p50, p99, max] = [0.0, 0.5, 0.99, 1.0].map(|part| quantile(&times_ms, part));
         println!(
             "{what}, from the trouble on: min {min:.0}, p50 {p50:.0}, p99 {p99:.0}, max {max:.0} ms ({} times)",
             times_ms.len()

@@ -23,7 +23,7 @@ mod linux {
 
     use rustix::process::Signal;
     use zbmd_council::member::lease_clock_ns;
-    use zbmd_tests::figures::load;
+    use zbmd_tests::figures::{load, quantile};
     use zbmd_tests::voters::{VoterProcesses, check_lines};
 
     pub(super) fn main() {
@@ -92,10 +92,8 @@ mod linux {
 
     fn print_times(what: &str, mut times_ms: Vec<f64>) {
         times_ms.sort_by(f64::total_cmp);
-        let last = times_ms.len().saturating_sub(1);
-        let at = |part: f64| times_ms.get((last as f64 * part) as usize).copied();
         let [min, p50, p95, p99, max] =
-            [0.0, 0.5, 0.95, 0.99, 1.0].map(|part| at(part).unwrap_or(f64::NAN));
+            [0.0, 0.5, 0.95, 0.99, 1.0].map(|part| quantile(&times_ms, part));
         println!("{what}: min {min:.1}, p50 {p50:.1}, p95 {p95:.1}, p99 {p99:.1}, max {max:.1} ms");
     }
 }

@@ -41,8 +41,9 @@ mod linux {
     };
     use zbmd_tests::agents::{AgentProcess, TWO_HOSTS, token_file};
     use zbmd_tests::child_run;
-    use zbmd_tests::figures::load;
+    use zbmd_tests::figures::{load, quantile};
     use zbmd_tests::losses::{Feed, HARDY, Told, live_with, options, supervised};
+    use zbmd_tests::open_files::children_of;
     use zbmd_tests::witness::{self, Witness, times_text};
     use zbmd_wire::monotonic_ns;
     use zbmd_wire::testing::{Authority, Flaw, LongLink, Namespace};
@@ -267,13 +268,7 @@ mod linux {
                 }
             }
             times_ms.sort_by(f64::total_cmp);
-            let at = |part: f64| {
-                let last = times_ms.len().saturating_sub(1);
-                times_ms
-                    .get((last as f64 * part) as usize)
-                    .copied()
-                    .unwrap_or(f64::NAN)
-            };
+            let at = |part: f64| quantile(&times_ms, part);
             let within = |limit_ms: f64| times_ms.iter().filter(|ms| **ms <= limit_ms).count();
             println!(
                 "{name}, lease {} ms: a new epoch is decided after min {:.1}, p50 {:.1}, p95 {:.1}, p99 {:.1}, max {:.1} ms, in {} of {losses} within two leases; {false_alarms} false alarms before",
@@ -362,18 +357,9 @@ mod linux {
 
     /// Kills what a process has started, and waits until it has seen that.
     fn kill_children_of(parent: Pid) {
-        let tasks = format!("/proc/{}/task", parent.as_raw_nonzero());
-        let children = || -> Vec<Pid> {
-            let tasks = std::fs::read_dir(&tasks).expect("it is there").flatten();
-            let lists = tasks.map(|task| std::fs::read_to_string(task.path().join("children")));
-            let lists: Vec<String> = lists.map(Result::unwrap_or_default).collect();
-            let numbers = lists.iter().flat_map(|list| list.split_whitespace());
-            let numbers = numbers.filter_map(|number| number.parse().ok());
-            numbers.filter_map(Pid::from_raw).collect()
-        };
         let mut has_been_seen = false;
         loop {
-            let found = children();
+            let found = children_of(parent);
             has_been_seen |= !found.is_empty();
             if has_been_seen && found.is_empty() {
                 return;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
 use zbmd_executor::{Engine, RunOptions, SetError, When};
 use zbmd_tests::cpu_time;
+use zbmd_tests::figures::quantile;
 use zbmd_tests::run::graph_file;
 
 fn main() {
@@ -153,7 +154,7 @@ fn latency() {
     let (given, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let (changed, seen) = std::sync::mpsc::channel();
 
-    let mut latencies: Vec<Duration> = std::thread::scope(|scope| {
+    let mut latencies_ms: Vec<f64> = std::thread::scope(|scope| {
         scope.spawn(|| feed(source, PIECE, &given, &is_over));
         scope.spawn(move || {
             let mut samples = [0.0f32; PIECE];
@@ -176,20 +177,17 @@ fn latency() {
             set.expect("it waits for the one before");
             let (found, seen_at) = seen.recv().expect("it comes out");
             assert_eq!(f64::from(found), value);
-            seen_at - set_at
+            (seen_at - set_at).as_secs_f64() * 1e3
         });
         let latencies = latencies.collect();
         is_over.store(true, Ordering::Relaxed);
         latencies
     });
     session.join().expect("a good end");
-    latencies.sort_unstable();
-    let quantile = |share: f64| latencies[((CHANGES - 1) as f64 * share) as usize];
+    latencies_ms.sort_unstable_by(f64::total_cmp);
+    let [p50, p99, max] = [0.5, 0.99, 1.0].map(|part| quantile(&latencies_ms, part));
     println!(
-        "latency  48 kS/s, blocks of 1 ms: p50 {:?}, p99 {:?}, max {:?} from `set` to the first changed sample",
-        quantile(0.5),
-        quantile(0.99),
-        quantile(1.0)
+        "latency  48 kS/s, blocks of 1 ms: p50 {p50:.3}, p99 {p99:.3}, max {max:.3} ms from `set` to the first changed sample"
     );
 }
 

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from random_weights import randomised
 
 folder = sys.argv[1]
+os.makedirs(folder, exist_ok=True)
 random = np.random.default_rng(1)
 LIGHT = os.path.join(os.path.dirname(onnx.__file__), "backend/test/data/light")
 

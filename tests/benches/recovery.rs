@@ -35,7 +35,7 @@ mod linux {
     use zbmd_executor::supervise::{Event, What};
     use zbmd_executor::{Engine, Isolation, RunOptions};
     use zbmd_tests::actors::registry;
-    use zbmd_tests::figures::load;
+    use zbmd_tests::figures::{load, quantile};
     use zbmd_tests::losses::{Feed, HARDY, Told, engine, engine_on, live, live_with, supervised};
     use zbmd_tests::witness::{self, DeathTimes, Witness, times_text};
 
@@ -112,10 +112,7 @@ mod linux {
 
         fn line(&mut self) -> String {
             self.0.sort_by(f64::total_cmp);
-            let at = |q: f64| {
-                let index = ((self.0.len() as f64 - 1.0) * q).round() as usize;
-                self.0.get(index).copied().unwrap_or(f64::NAN)
-            };
+            let at = |part: f64| quantile(&self.0, part);
             format!("{:8.2} {:8.2} {:8.2}", at(0.5), at(0.99), at(1.0))
         }
     }

@@ -72,6 +72,32 @@ impl HostNet {
         command
     }
 
+    /// Limits what goes over a host's link in each direction, as `tc` names rates: `800mbit`.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn limit_rate(&self, host: usize, rate: &str) -> Result<(), String> {
+        let name = self.name(host);
+        let limit = [
+            "root", "tbf", "rate", rate, "burst", "1mb", "latency", "50ms",
+        ];
+        let to_host = ["qdisc", "add", "dev", &name];
+        let from_host = ["-n", &name, "qdisc", "add", "dev", "eth0"];
+        system("tc", &[&to_host[..], &limit].concat())?;
+        system("tc", &[&from_host[..], &limit].concat())
+    }
+
+    /// Bytes that have gone over a host's link towards it.
+    ///
+    /// # Panics
+    /// The system does not count them.
+    pub fn received_bytes(&self, host: usize) -> u64 {
+        // What comes to the host leaves by the other end of its link.
+        let count = format!("/sys/class/net/{}/statistics/tx_bytes", self.name(host));
+        let text = std::fs::read_to_string(count).expect("a link");
+        text.trim().parse().expect("a number")
+    }
+
     /// Cuts a host off: what is sent is lost, and nobody is told.
     ///
     /// # Panics
@@ -172,12 +198,16 @@ fn neighbour(host: usize, hardware: &str) -> String {
 }
 
 fn ip(words: &[&str]) -> Result<(), String> {
-    let done = Command::new("ip").args(words).output();
-    let done = done.map_err(|error| format!("`ip` cannot be started: {error}"))?;
+    system("ip", words)
+}
+
+fn system(program: &str, words: &[&str]) -> Result<(), String> {
+    let done = Command::new(program).args(words).output();
+    let done = done.map_err(|error| format!("`{program}` cannot be started: {error}"))?;
     match done.status.success() {
         true => Ok(()),
         false => Err(format!(
-            "`ip {}`: {}",
+            "`{program} {}`: {}",
             words.join(" "),
             String::from_utf8_lossy(&done.stderr)
         )),

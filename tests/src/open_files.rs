@@ -1,21 +1,20 @@
-//! Sockets of other processes, which are kept open beyond the end of those: whoever waits for the end of a connection waits for ever
-//! then.
+//! What the system says of other processes: those that they have started, and their sockets. Sockets can be kept open beyond the end of a
+//! process: whoever waits for the end of a connection waits for ever then.
 
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{FileType, fstat};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-/// Processes that threads of this one have started and that were not waited for.
-///
-/// # Panics
-/// The system does not list them.
-pub fn children() -> Vec<Pid> {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("on Linux");
+/// Processes that the threads of a process have started and that were not waited for; none if it has ended.
+pub fn children_of(process: Pid) -> Vec<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let lists = tasks.map(|task| std::fs::read_to_string(task.path().join("children")));
+
     let mut found = Vec::new();
-    for task in tasks.flatten() {
-        let list = std::fs::read_to_string(task.path().join("children"));
-        for number in list.unwrap_or_default().split_whitespace() {
+    for list in lists {
+        for number in list.unwrap_or_default().split_ascii_whitespace() {
             found.extend(number.parse().ok().and_then(Pid::from_raw));
         }
     }

@@ -9,6 +9,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use zbmd_wire::monotonic_ns;
 
+use crate::figures::quantile;
+
 /// Set in the environment of a process that is to be large, as `MIB:PATH`: so much memory, and the socket where it says that it is
 /// there.
 pub const LARGE: &str = "ZBMD_BENCH_LARGE";
@@ -129,11 +131,8 @@ pub fn be_large_if_told() {
 
 /// Milliseconds of many deaths: median, 99th of a hundred, and longest.
 pub fn times_text(times_ns: &[u64]) -> String {
-    let mut sorted_ns = times_ns.to_vec();
-    sorted_ns.sort_unstable();
-    let at = |part: f64| {
-        let index = ((sorted_ns.len() as f64 - 1.0) * part).round() as usize;
-        sorted_ns.get(index).map_or(f64::NAN, |ns| *ns as f64 / 1e6)
-    };
+    let mut times_ms: Vec<f64> = times_ns.iter().map(|ns| *ns as f64 / 1e6).collect();
+    times_ms.sort_unstable_by(f64::total_cmp);
+    let at = |part: f64| quantile(&times_ms, part);
     format!("{:9.2} {:9.2} {:9.2}", at(0.5), at(0.99), at(1.0))
 }

@@ -34,6 +34,7 @@ mod linux {
     use fastrand::Rng;
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+    use zbmd_tests::open_files::children_of;
 
     /// Set, to something that is one history's own, in the environment of `zbmd-run` and its workers.
     pub(super) const RUNNER: &str = "ZBMD_TEST_HISTORY_RUNNER";
@@ -208,25 +209,10 @@ mod linux {
         all
     }
 
-    /// Processes that a process has started and not waited for.
-    fn children_of(process: u32) -> Vec<u32> {
-        let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
-        let lists =
-            tasks.into_iter().flatten().flatten().map(|task| {
-                std::fs::read_to_string(task.path().join("children")).unwrap_or_default()
-            });
-        let numbers = |list: String| -> Vec<u32> {
-            let words = list.split_ascii_whitespace();
-            words.filter_map(|word| word.parse().ok()).collect()
-        };
-        lists.flat_map(numbers).collect()
-    }
-
     /// Sends a signal to a child of a process. The number cannot be another process's by then: see that it is still a
     /// child after the descriptor was opened.
-    fn send(parent: u32, child: u32, signal: Signal) {
-        let pid = Pid::from_raw(child.cast_signed()).expect("a process");
-        if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
+    fn send(parent: Pid, child: Pid, signal: Signal) {
+        if let Ok(pidfd) = pidfd_open(child, PidfdFlags::empty())
             && children_of(parent).contains(&child)
         {
             let _ = pidfd_send_signal(&pidfd, signal);
@@ -234,13 +220,15 @@ mod linux {
     }
 
     /// Whether a child is still a copy of the run that started it: its command line is the run's own.
-    fn is_before_program(parent: u32, child: u32) -> bool {
-        let command = |process: u32| std::fs::read(format!("/proc/{process}/cmdline")).ok();
+    fn is_before_program(parent: Pid, child: Pid) -> bool {
+        let command = |process: Pid| {
+            std::fs::read(format!("/proc/{}/cmdline", process.as_raw_nonzero())).ok()
+        };
         command(child).is_some_and(|own| !own.is_empty() && Some(own) == command(parent))
     }
 
     /// Hits workers until the run is over, or for some seconds.
-    fn disturb(run: u32, plan: &Plan, is_over: &AtomicBool) -> Seen {
+    fn disturb(run: Pid, plan: &Plan, is_over: &AtomicBool) -> Seen {
         let mut rng = Rng::with_seed(plan.seed ^ 0x5eed);
         let mut seen = Seen::default();
         let mut known = Vec::new();
@@ -269,7 +257,7 @@ mod linux {
     }
 
     /// Looks for new children for a while, and stops some of them as soon as they are there.
-    fn hit_starts(run: u32, known: &mut Vec<u32>, pause: Duration, rng: &mut Rng, seen: &mut Seen) {
+    fn hit_starts(run: Pid, known: &mut Vec<Pid>, pause: Duration, rng: &mut Rng, seen: &mut Seen) {
         let until = Instant::now() + pause;
         while Instant::now() < until {
             let children = children_of(run);
@@ -297,11 +285,11 @@ mod linux {
                 && installs_handler(run.id())
             {
                 ends_after = None;
-                let pid = Pid::from_raw(run.id().cast_signed()).expect("a process");
-                rustix::process::kill_process(pid, Signal::TERM).expect("it was not waited for");
+                rustix::process::kill_process(Pid::from_child(run), Signal::TERM)
+                    .expect("it was not waited for");
             }
             if begun.elapsed() > LIMIT {
-                let state = describe(run.id());
+                let state = describe(Pid::from_child(run));
                 run.kill().expect("it was not waited for");
                 run.wait().expect("killed");
                 return Err(Violation(format!("hangs\n{state}")));
@@ -320,15 +308,20 @@ mod linux {
     }
 
     /// What the threads of a run that hangs, and its children, wait for.
-    fn describe(run: u32) -> String {
+    fn describe(run: Pid) -> String {
         let mut text = String::new();
         for process in std::iter::once(run).chain(children_of(run)) {
-            let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()));
             for task in tasks.into_iter().flatten().flatten() {
                 let read = |name| std::fs::read_to_string(task.path().join(name));
                 let line = |name| read(name).unwrap_or_default().trim().to_owned();
                 let state = line("stat").chars().take(40).collect::<String>();
-                text += &format!("  {process} {} {state} {}\n", line("comm"), line("wchan"));
+                text += &format!(
+                    "  {} {} {state} {}\n",
+                    process.as_raw_nonzero(),
+                    line("comm"),
+                    line("wchan")
+                );
             }
         }
         text
@@ -377,7 +370,7 @@ mod linux {
         let plan = Plan::of(seed);
         let folder = tempfile::tempdir().expect("a folder");
         let mut run = start(setting, &plan, folder.path());
-        let id = run.id();
+        let id = Pid::from_child(&run);
         let stdin = run.stdin.take().expect("piped");
         let stdout = run.stdout.take().expect("piped");
         let stderr = run.stderr.take().expect("piped");

@@ -13,21 +13,24 @@ mod linux {
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    use rustix::process::Signal;
+    use rustix::process::{Pid, Signal};
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
     use zbmd_executor::supervise::What;
     use zbmd_executor::{
         Credentials, Engine, Gather, Hosts, Isolation, Protection, RunOptions, Tls, TlsFiles, Token,
     };
+    use zbmd_ir::Program;
+    use zbmd_ir::verify::Verified;
     use zbmd_tests::agents::{self, AgentProcess};
     use zbmd_tests::child_run;
     use zbmd_tests::free_port::free_port;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
     use zbmd_tests::open_files::hold_sockets_of;
+    use zbmd_tests::run_process::RunProcess;
     use zbmd_wire::testing::{Authority, Flaw, Namespace};
 
-    const TESTS: [Test; 10] = [
+    const TESTS: [Test; 11] = [
         (
             "two_hosts_give_what_one_gives",
             two_hosts_give_what_one_gives,
@@ -47,6 +50,7 @@ mod linux {
         ("a_wrong_token", a_wrong_token),
         ("two_hosts_in_tls", two_hosts_in_tls),
         ("unprotected_agents", unprotected_agents),
+        ("a_real_time_run", a_real_time_run),
     ];
 
     pub(super) fn main() {
@@ -91,10 +95,9 @@ mod linux {
         engine_of(folder, MODEL)
     }
 
-    fn engine_of(folder: &Path, model: &str) -> Engine {
+    fn compile(folder: &Path, model: &str) -> Verified<Program> {
         let machine = folder.join("cluster.ron");
         std::fs::write(&machine, MACHINE).expect("written");
-        let registry = zbmd_backends::standard_registry();
         let options = CompileOptions {
             machine: MachineChoice::File(machine),
             contingencies: Losses::Hosts,
@@ -102,7 +105,12 @@ mod linux {
         };
         let compiled = compile_str("hosts.ron", model, "", &options);
         let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
-        let engine = Engine::new(compiled.program, &registry).expect("an engine");
+        compiled.program
+    }
+
+    fn engine_of(folder: &Path, model: &str) -> Engine {
+        let registry = zbmd_backends::standard_registry();
+        let engine = Engine::new(compile(folder, model), &registry).expect("an engine");
         let program = engine.program();
         let hosts_used = program.plans[zbmd_ir::PlanId(0)].calendars.iter();
         let devices: Vec<u32> = hosts_used.map(|calendar| calendar.device.0).collect();
@@ -185,6 +193,87 @@ mod linux {
             assert_eq!(outcome.report.recoveries, 0, "nothing is lost: {events:?}");
             assert_eq!(told.sinks, expected.sinks);
         }
+    }
+
+    /// The agent's threads have real-time priorities while the run lasts, and its memory is locked; an agent without the right to that is
+    /// named with what it lacks.
+    fn a_real_time_run() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let token = token_file(folder.path());
+        let input: Vec<u8> = (0..8_000u32)
+            .flat_map(|n| (n as f32).to_le_bytes())
+            .collect();
+        std::fs::write(folder.path().join("in.f32"), input).expect("written");
+        let program = compile(folder.path(), MODEL);
+        zbmd_ir::bundle::write(&folder.path().join("model.zbmd"), &program).expect("written");
+        let alone = ["model.zbmd", "-q", "-i", "in=in.f32", "-o", "out=alone.f32"];
+        assert!(child_run::output_in(folder.path(), &alone).status.success());
+
+        let run = |agent: &AgentProcess| {
+            let host = format!("right={}", agent.address);
+            let mut command = child_run::command();
+            command
+                .args(["model.zbmd", "-q", "--realtime", "--token-file", "token"])
+                .args(["--host-lease", "5s", "--host", &host])
+                .args(["-i", "in=paced:in.f32?rate=8000", "-o", "out=out.f32"])
+                .current_dir(folder.path());
+            RunProcess::start(command)
+        };
+        let agent = start_agent(&token);
+        let mut running = run(&agent);
+        let mut has_priority = false;
+        running.wait_until("the agent's worker, or the end of the run", || {
+            has_priority = is_fifo(agent.pid(), "zbmd calendar");
+            has_priority || folder.path().join("out.f32").exists()
+        });
+        let (status, said) = running.end();
+        if status.code() == Some(6) && said.contains("no real-time run") {
+            println!("SKIPPED: no right to real-time priorities here: {said}");
+            return;
+        }
+        assert!(
+            status.success() && has_priority,
+            "{status}, {has_priority}: {said}"
+        );
+        let read = |name| std::fs::read(folder.path().join(name)).expect("written");
+        assert!(read("out.f32") == read("alone.f32"), "other output");
+
+        let mut command = child_run::command_by(|program| {
+            let mut command = std::process::Command::new("setpriv");
+            command
+                .args([
+                    "--bounding-set=-sys_nice",
+                    "--inh-caps=-sys_nice",
+                    "prlimit",
+                ])
+                .args(["--rtprio=0:0", "--"])
+                .arg(program);
+            command
+        });
+        command
+            .args(["agent", "--listen", "127.0.0.1:0", "--token-file"])
+            .arg(&token);
+        let unfit = AgentProcess::spawn(command);
+        let (status, said) = run(&unfit).end();
+        assert_eq!(status.code(), Some(5), "{said}");
+        assert!(
+            said.contains("host right") && said.contains("refuses real-time priority 50"),
+            "{said}"
+        );
+    }
+
+    /// Whether a process has a thread of such a name that runs before all ordinary ones.
+    fn is_fifo(process: Pid, name: &str) -> bool {
+        const FIFO: &str = "1";
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()));
+        let mut tasks = tasks.into_iter().flatten().flatten();
+        tasks.any(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // The name is in brackets; the policy is the 41st field, the 39th behind it.
+            let fields = stat.rsplit(')').next().unwrap_or_default();
+            let policy = fields.split_whitespace().nth(41 - 3);
+            stat.contains(&format!("({name}")) && policy == Some(FIFO)
+        })
     }
 
     /// Each of two workers has a wire to and one from the other.

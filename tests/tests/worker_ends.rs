@@ -20,7 +20,7 @@ mod linux {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
-    use rustix::process::{Pid, Signal, kill_process};
+    use rustix::process::{Pid, Signal, getpid, kill_process};
     use zbmd_backends::kernel::{Io, Kernel, KernelFault};
     use zbmd_backends::op::{CustomActor, Registry, Signature};
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
@@ -30,7 +30,7 @@ mod linux {
     use zbmd_tests::actors;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
-    use zbmd_tests::open_files::{children, hold_sockets_of};
+    use zbmd_tests::open_files::{children_of, hold_sockets_of};
 
     const PROCESSES: Isolation = Isolation::Processes { program: None };
     const FEED: Feed = Feed {
@@ -192,7 +192,7 @@ mod linux {
                     while stopper.iterations() == 0 && !is_over.load(Ordering::Relaxed) {
                         std::thread::sleep(Duration::from_millis(2));
                     }
-                    let worker = *children().first().expect("the run lasts longer");
+                    let worker = *children_of(getpid()).first().expect("the run lasts longer");
                     held = hold_sockets_of(worker);
                     end.bring_about(worker, &order_file);
                 },
@@ -222,7 +222,7 @@ mod linux {
             assert_eq!(losses(&told), [], "{:?}", told.events);
             assert_eq!(told.outcome.expect("well").report.recoveries, 0);
             assert_eq!(told.sinks, plain.sinks);
-            assert_eq!(children(), [], "none is left");
+            assert_eq!(children_of(getpid()), [], "none is left");
         }
     }
 

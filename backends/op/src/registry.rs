@@ -33,6 +33,7 @@ pub struct Registry {
     pub(crate) custom: BTreeMap<String, Arc<CustomFactory>>,
     /// What was resolved so far, where that is remembered.
     resolved: Option<Arc<ResolvedOps>>,
+    kernel_code: &'static str,
 }
 
 impl std::fmt::Debug for Registry {
@@ -51,7 +52,18 @@ impl Registry {
             ops: BTreeMap::new(),
             custom: BTreeMap::new(),
             resolved: None,
+            kernel_code: "",
         }
+    }
+
+    /// Says which code its kernels are: any text that is another one when that is changed.
+    pub fn set_kernel_code(&mut self, kernel_code: &'static str) {
+        self.kernel_code = kernel_code;
+    }
+
+    /// Which code its kernels are; times that were measured with another are worth nothing. Empty where nobody has said.
+    pub fn kernel_code(&self) -> &'static str {
+        self.kernel_code
     }
 
     /// A copy that remembers the ops it resolves, for one compilation or one worker: however many questions are asked

@@ -18,15 +18,15 @@ const FORMAT: u32 = 3;
 /// Largest file that is read.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The code whose kernels were measured. The version does not change with every build; what matters most for speed is
-/// the profile.
-fn driver() -> String {
+/// The code whose kernels were measured: of this version, with kernels of this code, built with this profile.
+fn driver(kernel_code: &str) -> String {
     let profile = if cfg!(debug_assertions) {
         "debug"
     } else {
         "release"
     };
-    format!("zbmd {} {profile}", env!("CARGO_PKG_VERSION"))
+    let version = env!("CARGO_PKG_VERSION");
+    format!("zbmd {version} {kernel_code} {profile}")
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,16 +59,23 @@ pub(crate) struct Cache {
     /// `None` where nothing is to be written.
     path: Option<PathBuf>,
     device: String,
+    driver: String,
     costs: CostsByVariant,
     changed: bool,
 }
 
 impl Cache {
-    /// The cache of a kind of device in a folder; empty where there is none, or with a warning where it is damaged.
-    pub(crate) fn open(folder: Option<&Path>, device: &str, sink: &mut Sink) -> Self {
+    /// The cache of a kind of device and of kernels of this code in a folder; empty where there is none, or with a warning where it is
+    /// damaged.
+    pub(crate) fn open(
+        folder: Option<&Path>,
+        (device, kernel_code): (&str, &str),
+        sink: &mut Sink,
+    ) -> Self {
         let mut cache = Self {
             path: None,
             device: device.to_owned(),
+            driver: driver(kernel_code),
             costs: BTreeMap::new(),
             changed: false,
         };
@@ -76,7 +83,7 @@ impl Cache {
         let Some(folder) = folder else { return cache };
 
         // One file for each kind of device and build: neither can take the costs of another for its own.
-        let identity = format!("{device}\n{}", driver());
+        let identity = format!("{device}\n{}", cache.driver);
         let file_name = format!("costs-{:016x}.ron", xxh3_64(identity.as_bytes()));
         let file_path = folder.join(file_name);
         let file_bytes = match read_limited(&file_path) {
@@ -92,7 +99,7 @@ impl Cache {
             }
         };
 
-        match parse(&file_bytes, device) {
+        match parse(&file_bytes, device, &cache.driver) {
             Ok(costs) => cache.costs = costs,
             Err(problem) => {
                 warn(&file_path, &problem, sink);
@@ -128,7 +135,7 @@ impl Cache {
         let file = CacheFile {
             format: FORMAT,
             device: self.device,
-            driver: driver(),
+            driver: self.driver,
             costs,
         };
 
@@ -177,10 +184,10 @@ fn write(file: &CacheFile, path: &Path) -> std::io::Result<()> {
 }
 
 /// The costs of a cache file, or what is wrong with it.
-fn parse(bytes: &[u8], device: &str) -> Result<CostsByVariant, String> {
+fn parse(bytes: &[u8], device: &str, driver: &str) -> Result<CostsByVariant, String> {
     let file: CacheFile = ron::de::from_bytes(bytes)
         .map_err(|error| format!("is damaged and is written anew: {error}"))?;
-    let is_foreign = file.format != FORMAT || file.device != device || file.driver != driver();
+    let is_foreign = file.format != FORMAT || file.device != device || file.driver != driver;
 
     // The name of the file is a hash of the same: two may have the same one.
     if is_foreign {
@@ -271,7 +278,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = dir.path().join("not/yet/there");
         let mut sink = Sink::default();
-        let mut cache = Cache::open(Some(&folder), "fast", &mut sink);
+        let mut cache = Cache::open(Some(&folder), ("fast", "a1"), &mut sink);
         assert_eq!(cache.get(CostKey(1), None), None);
         cache.insert(CostKey(1), cost(10));
         let wide = MeasuredCost {
@@ -281,12 +288,14 @@ mod tests {
         cache.insert(CostKey(1), wide.clone());
         cache.close(&mut sink);
         file(&folder);
-        let again = Cache::open(Some(&folder), "fast", &mut sink);
+        let again = Cache::open(Some(&folder), ("fast", "a1"), &mut sink);
         assert_eq!(again.get(CostKey(1), None), Some(&cost(10)));
         assert_eq!(again.get(CostKey(1), Some("6x64")), Some(&wide));
         assert_eq!(again.get(CostKey(1), Some("4x96")), None, "another variant");
-        let other = Cache::open(Some(&folder), "slow", &mut sink);
+        let other = Cache::open(Some(&folder), ("slow", "a1"), &mut sink);
         assert_eq!(other.get(CostKey(1), None), None, "another kind of device");
+        let changed = Cache::open(Some(&folder), ("fast", "a2"), &mut sink);
+        assert_eq!(changed.get(CostKey(1), None), None, "changed kernels");
         assert!(warnings(&sink).is_empty());
     }
 
@@ -294,7 +303,7 @@ mod tests {
     fn damaged_files_are_replaced() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut sink = Sink::default();
-        let mut cache = Cache::open(Some(dir.path()), "fast", &mut sink);
+        let mut cache = Cache::open(Some(dir.path()), ("fast", "a1"), &mut sink);
         cache.insert(CostKey(1), cost(10));
         cache.close(&mut sink);
         let path = file(dir.path());
@@ -330,7 +339,7 @@ mod tests {
             assert_ne!(text, &fine, "{expect}");
             std::fs::write(&path, text).expect("a file");
             let mut sink = Sink::default();
-            let cache = Cache::open(Some(dir.path()), "fast", &mut sink);
+            let cache = Cache::open(Some(dir.path()), ("fast", "a1"), &mut sink);
             assert_eq!(cache.get(CostKey(1), None), None, "{text}");
             let said = warnings(&sink);
             assert!(
@@ -340,7 +349,7 @@ mod tests {
             cache.close(&mut sink);
             assert_eq!(warnings(&sink).len(), 1);
             let mut sink = Sink::default();
-            Cache::open(Some(dir.path()), "fast", &mut sink);
+            Cache::open(Some(dir.path()), ("fast", "a1"), &mut sink);
             assert!(warnings(&sink).is_empty(), "written anew");
         }
     }
@@ -351,7 +360,7 @@ mod tests {
         let no_folder = dir.path().join("file");
         std::fs::write(&no_folder, "text").expect("a file");
         let mut sink = Sink::default();
-        let mut cache = Cache::open(Some(&no_folder), "fast", &mut sink);
+        let mut cache = Cache::open(Some(&no_folder), ("fast", "a1"), &mut sink);
         cache.insert(CostKey(1), cost(10));
         assert_eq!(cache.get(CostKey(1), None), Some(&cost(10)));
         cache.close(&mut sink);

@@ -132,7 +132,7 @@ pub(super) fn hosts(args: &Args) -> Result<Option<Hosts>, CliError> {
         agents: args.hosts.clone(),
         gather,
         credentials: args.protection.credentials(token_file, &mut addresses)?,
-        lease: args.host_lease,
+        lease: args.host_lease(),
         council,
         own: args.take_over_as.clone(),
     }))

@@ -189,11 +189,11 @@ pub(super) struct Args {
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[command(flatten)]
     pub(super) gathering: GatherArgs,
-    /// A host that is silent for so long is lost; five heartbeats are sent meanwhile, over UDP. `20ms` on a quiet network with
-    /// agents that may have real-time priority, `1s` over a wide-area network or on crowded computers.
+    /// A host that is silent for so long is lost; five heartbeats are sent meanwhile, over UDP. 100ms without this, and 20ms with
+    /// --realtime; `1s` over a wide-area network or on crowded computers.
     #[cfg(all(feature = "hosts", target_os = "linux"))]
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "100ms", requires = "several_hosts")]
-    pub(super) host_lease: Duration,
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "several_hosts")]
+    pub(super) host_lease: Option<Duration>,
     #[cfg(all(feature = "hosts", target_os = "linux"))]
     #[command(flatten)]
     pub(super) protection: ProtectionArgs,
@@ -223,6 +223,15 @@ impl Args {
         return self.gathering.launcher.is_some();
         #[cfg(not(all(feature = "hosts", target_os = "linux")))]
         false
+    }
+
+    /// A host that is silent for so long is lost.
+    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    pub(super) fn host_lease(&self) -> Duration {
+        self.host_lease.unwrap_or(match self.realtime {
+            true => Duration::from_millis(20),
+            false => Duration::from_millis(100),
+        })
     }
 
     /// Whether the run is over several hosts.

@@ -73,7 +73,7 @@ impl VirtualCluster {
                 token: self.token.clone(),
                 protection: Protection::Loopback,
             },
-            lease: args.host_lease,
+            lease: args.host_lease(),
             council: None,
             own: None,
         }

@@ -154,7 +154,7 @@ impl Session {
         #[cfg(target_os = "linux")]
         // First of all: a run without what it asked for takes nothing.
         if options.realtime {
-            crate::realtime::begin(&loaded.program.machine)?;
+            begin_realtime(&loaded.program.machine, &options)?;
         }
         let initial_state = match options.state.clone() {
             Some(initial_state) => {
@@ -402,6 +402,21 @@ impl Drop for Session {
             drop(run_thread.wait());
         }
     }
+}
+
+/// Finds out whether the system gives what a real-time run needs.
+#[cfg(target_os = "linux")]
+fn begin_realtime(
+    machine: &zbmd_ir::Machine,
+    options: &RunOptions,
+) -> Result<(), crate::realtime::RealtimeError> {
+    #[cfg(feature = "hosts")]
+    if options.hosts.is_some() {
+        // The devices are of several computers: whether a core can be used is seen by its worker.
+        return crate::realtime::begin([]);
+    }
+    let _ = options;
+    crate::realtime::begin(&machine.devices)
 }
 
 /// Gives the supervising thread its priority in a real-time run.

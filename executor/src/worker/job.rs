@@ -35,6 +35,18 @@ impl HostOptions {
     }
 }
 
+#[cfg(all(feature = "hosts", target_os = "linux"))]
+impl HostOptions {
+    /// Gives the calling thread the priority of those that decide, if the run is a real-time one. The system has promised it when
+    /// the run began.
+    pub(crate) fn enter_as_supervisor(self) {
+        use crate::realtime::{ThreadRole, enter};
+        if self.realtime {
+            let _ = enter(ThreadRole::Supervisor);
+        }
+    }
+}
+
 /// What a worker is to do.
 pub(crate) struct WorkerJob {
     pub spec: Arc<EpochSpec>,

@@ -229,6 +229,20 @@ pub enum HandshakeError {
     },
 }
 
+impl HandshakeError {
+    /// Whether another try may go better with nothing changed on either side: who was called may begin to listen, or is just ending, and
+    /// then says so, is busy, or says nothing.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Cut { .. } | Self::System { .. } | Self::Silent { .. } => true,
+            Self::Refused { why, .. } => matches!(why, Refusal::Unknown | Refusal::Busy),
+            Self::NotOurs { .. } | Self::Tls { .. } | Self::Token { .. } | Self::Purpose { .. } => {
+                false
+            }
+        }
+    }
+}
+
 /// Why a connection was refused, as the refusing side says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

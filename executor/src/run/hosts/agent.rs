@@ -24,6 +24,7 @@ use super::message::{self, Order, Report};
 use super::sentinel::Sentinel;
 use crate::options::{CouncilSeat, Join};
 use crate::program::Engine;
+use crate::realtime::{self, RealtimeError, ThreadRole};
 use crate::transport::switchboard::{Callers, Switchboard};
 
 /// A conductor that says nothing for so long before it has said its lease is gone.
@@ -255,6 +256,26 @@ struct AgentHost<'a> {
     sentinel: Option<&'a Sentinel>,
 }
 
+/// The calling thread and this process's memory, as a real-time run needs them; both are ordinary again when this is dropped.
+struct RealtimeHost;
+
+impl RealtimeHost {
+    fn begin() -> Result<Self, RealtimeError> {
+        // Workers look for their cores themselves: which devices are this host's is said with each epoch.
+        realtime::begin([])?;
+        // It has just been seen to be allowed.
+        let _ = realtime::enter(ThreadRole::Supervisor);
+        Ok(Self)
+    }
+}
+
+impl Drop for RealtimeHost {
+    fn drop(&mut self) {
+        realtime::leave();
+        let _ = rustix::mm::munlockall();
+    }
+}
+
 impl AgentHost<'_> {
     /// Serves one conductor until it goes. What is kept of its bundle need not be sent; `tell` is told how it has come.
     fn serve(
@@ -288,6 +309,14 @@ impl AgentHost<'_> {
             message::send(&*connection, &Report::Unfit { why: why.clone() })?;
             return Err(io::Error::other(why));
         }
+        let _realtime = match options.realtime.then(RealtimeHost::begin).transpose() {
+            Ok(realtime) => realtime,
+            Err(error) => {
+                let why = error.to_string();
+                message::send(&*connection, &Report::Unfit { why: why.clone() })?;
+                return Err(io::Error::other(why));
+            }
+        };
         // Before the conductor hears of it: wires of its first epoch may come at once.
         self.switchboard.begin(run, 0, None);
         message::send(&*connection, &Report::Opened)?;

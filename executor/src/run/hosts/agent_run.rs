@@ -94,7 +94,10 @@ impl AgentRun {
         let reporter = Arc::clone(self);
         let reporting = std::thread::Builder::new()
             .name("zbmd reports".to_owned())
-            .spawn(move || reporter.report_changes())?;
+            .spawn(move || {
+                reporter.terms.options.enter_as_supervisor();
+                reporter.report_changes();
+            })?;
 
         let result = self.obey(&self.terms.connection);
         self.stop_epoch(u64::MAX);

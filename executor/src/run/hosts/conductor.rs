@@ -472,7 +472,6 @@ impl Drop for HostSet {
 /// What a run over hosts cannot do yet.
 fn check_options(options: &RunOptions) -> Result<(), EngineError> {
     let refused = [
-        (options.realtime, "a real-time run"),
         (
             options.trace.is_some() || options.profile,
             "a trace or a profile",

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use zbmd_wire::connection::{Credentials, SharedConnection};
-use zbmd_wire::error::{HandshakeError, Refusal};
 use zbmd_wire::handshake::{Accepted, Hello, Purpose, dial};
 use zbmd_wire::{Deadline, connect_by};
 
@@ -231,16 +230,9 @@ pub(super) fn join(
         receiver: 0,
     };
     let dialed = dial(socket, &hello, credentials, deadline);
-    let connection = dialed.map_err(|error| match error {
-        // A run that ends takes nobody any more, and may say so, be busy, or say nothing.
-        HandshakeError::Cut { .. }
-        | HandshakeError::System { .. }
-        | HandshakeError::Silent { .. }
-        | HandshakeError::Refused {
-            why: Refusal::Unknown | Refusal::Busy,
-            ..
-        } => JoinError::NotYet(error.to_string()),
-        error => JoinError::Refused(error.to_string()),
+    let connection = dialed.map_err(|error| match error.may_pass() {
+        true => JoinError::NotYet(error.to_string()),
+        false => JoinError::Refused(error.to_string()),
     })?;
     let connection = SharedConnection::new(connection, MESSAGE_LIMIT).map_err(not_yet)?;
 

@@ -27,6 +27,7 @@ use crate::transport::ring::Spin;
 use crate::transport::session_memory::SessionMemory;
 use crate::worker::border;
 use crate::worker::host::admission_gate;
+use crate::worker::job::HostOptions;
 
 /// How often the agent of a running epoch is told what has changed.
 const TICK: Duration = Duration::from_millis(1);
@@ -103,7 +104,7 @@ impl HostLink {
         connection: SharedConnection,
         address: SocketAddr,
         session: u128,
-        hosts: &Hosts,
+        (hosts, options): (&Hosts, HostOptions),
         events: EventSender<WorkerEvent>,
     ) -> Result<Self, String> {
         let text = |error: io::Error| format!("{address}: {error}");
@@ -131,6 +132,7 @@ impl HostLink {
         std::thread::Builder::new()
             .name(format!("zbmd to host {host}"))
             .spawn(move || {
+                options.enter_as_supervisor();
                 if tell(&writer, &receiver).is_err() {
                     writer.close();
                 }
@@ -140,6 +142,7 @@ impl HostLink {
         std::thread::Builder::new()
             .name(format!("zbmd from host {host}"))
             .spawn(move || {
+                options.enter_as_supervisor();
                 let error = hear(&reader, &events);
                 reader.close();
                 events.send(WorkerEvent::HostGone {

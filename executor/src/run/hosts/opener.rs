@@ -100,7 +100,7 @@ impl AgentOpener {
             connection,
             address,
             session,
-            &self.hosts,
+            (&self.hosts, self.options),
             self.events.clone(),
         )
     }
