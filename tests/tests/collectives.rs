@@ -3,9 +3,10 @@
 
 use std::fmt::Write as _;
 
+use zbmd_compiler::machine::{CORE_BYTES_PER_S, CORE_FLOPS, uniform};
 use zbmd_compiler::{CompileOptions, Compiled, Losses, MachineChoice, compile_str, divide};
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{Action, DeviceId, Entry, Plan, PlanId, Program};
+use zbmd_ir::{Action, DeviceId, Entry, Machine, Plan, PlanId, Program};
 use zbmd_scheduler::{Block, ScheduleOptions, schedule};
 use zbmd_tests::run::{self, Streams, interpret_program, replay_program};
 use zbmd_tests::{random, stepper};
@@ -86,7 +87,7 @@ impl Case {
     fn compile(self, model: &str, contingencies: Losses) -> Compiled {
         let skipped = (!self.may_divide).then(|| "collectives".to_owned());
         let options = CompileOptions {
-            machine: MachineChoice::Uniform(self.devices),
+            machine: MachineChoice::Given(machine(self.devices)),
             contingencies,
             skipped_passes: skipped.into_iter().collect(),
             ..CompileOptions::default()
@@ -94,6 +95,15 @@ impl Case {
         let compiled = compile_str("collective.ron", model, "", &options);
         compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
     }
+}
+
+/// Devices that are as quick on every computer: whether dividing pays depends on how quick they are beside their links.
+fn machine(devices: usize) -> Machine {
+    let mut machine = uniform(devices);
+    for device in &mut machine.devices {
+        (device.flops_per_s, device.bytes_per_s) = (CORE_FLOPS, CORE_BYTES_PER_S);
+    }
+    machine
 }
 
 /// How many parts the collective of this name has in the program; 1 for one piece.
