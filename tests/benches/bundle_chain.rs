@@ -37,6 +37,7 @@ mod linux {
     /// Set in the environment of a process that is one end of a plain copy: which one.
     const COPY_END: &str = "ZBMD_BENCH_COPY_END";
     const COPY_PORT: u16 = 7100;
+    const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 
     /// The hosts, and the folder with the bundle.
     struct Bench {
@@ -232,12 +233,14 @@ mod linux {
     /// Prints the seconds until the other end has all of it.
     fn send_copy() {
         let bundle = std::fs::read("layers.zbmd").expect("written");
+        let begun = Instant::now();
         let mut socket = loop {
             // The other end may not listen yet.
             match TcpStream::connect(copy_address()) {
                 Ok(socket) => break socket,
-                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+                Err(error) => assert!(begun.elapsed() < LISTEN_LIMIT, "{error}"),
             }
+            std::thread::sleep(Duration::from_millis(10));
         };
         let begun = Instant::now();
         socket.write_all(&bundle).expect("sent");

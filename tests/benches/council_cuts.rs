@@ -18,7 +18,7 @@ mod linux {
     use std::time::{Duration, Instant};
 
     use zbmd_tests::cut_runs::{Aftermath, CutRuns, Trouble};
-    use zbmd_tests::figures::{load, quantile};
+    use zbmd_tests::figures::{load, quantiles};
 
     const PER_RUN: u64 = 50;
     /// Of the council.
@@ -137,14 +137,13 @@ mod linux {
                 "conductors that had been followed reached the agent {} times: no epoch was begun for them; {} connections for frames of epochs that were over were refused",
                 self.refused_runs, self.refused
             );
-            print_times("last output of whoever was followed", self.last_outputs_ms);
-            print_times("first output of the next", self.next_outputs_ms);
+            print_times("last output of whoever was followed", &self.last_outputs_ms);
+            print_times("first output of the next", &self.next_outputs_ms);
         }
     }
 
-    fn print_times(what: &str, mut times_ms: Vec<f64>) {
-        times_ms.sort_by(f64::total_cmp);
-        let [min, p50, p99, max] = [0.0, 0.5, 0.99, 1.0].map(|part| quantile(&times_ms, part));
+    fn print_times(what: &str, times_ms: &[f64]) {
+        let [min, p50, p99, max] = quantiles(times_ms, [0.0, 0.5, 0.99, 1.0]);
         println!(
             "{what}, from the trouble on: min {min:.0}, p50 {p50:.0}, p99 {p99:.0}, max {max:.0} ms ({} times)",
             times_ms.len()

@@ -23,7 +23,7 @@ mod linux {
 
     use rustix::process::Signal;
     use zbmd_council::member::lease_clock_ns;
-    use zbmd_tests::figures::{load, quantile};
+    use zbmd_tests::figures::{load, quantiles};
     use zbmd_tests::voters::{VoterProcesses, check_lines};
 
     pub(super) fn main() {
@@ -86,14 +86,12 @@ mod linux {
             voters.restart(last.voter);
         }
         println!("{kills} conductors killed, tick {} us", tick.as_micros());
-        print_times("first entry of the next", entries_ms);
-        print_times("first new output", outputs_ms);
+        print_times("first entry of the next", &entries_ms);
+        print_times("first new output", &outputs_ms);
     }
 
-    fn print_times(what: &str, mut times_ms: Vec<f64>) {
-        times_ms.sort_by(f64::total_cmp);
-        let [min, p50, p95, p99, max] =
-            [0.0, 0.5, 0.95, 0.99, 1.0].map(|part| quantile(&times_ms, part));
+    fn print_times(what: &str, times_ms: &[f64]) {
+        let [min, p50, p95, p99, max] = quantiles(times_ms, [0.0, 0.5, 0.95, 0.99, 1.0]);
         println!("{what}: min {min:.1}, p50 {p50:.1}, p95 {p95:.1}, p99 {p99:.1}, max {max:.1} ms");
     }
 }

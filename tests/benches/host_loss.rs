@@ -41,9 +41,9 @@ mod linux {
     };
     use zbmd_tests::agents::{AgentProcess, TWO_HOSTS, token_file};
     use zbmd_tests::child_run;
-    use zbmd_tests::figures::{load, quantile};
+    use zbmd_tests::figures::{load, quantiles};
     use zbmd_tests::losses::{Feed, HARDY, Told, live_with, options, supervised};
-    use zbmd_tests::open_files::children_of;
+    use zbmd_tests::other_processes::children_of;
     use zbmd_tests::witness::{self, Witness, times_text};
     use zbmd_wire::monotonic_ns;
     use zbmd_wire::testing::{Authority, Flaw, LongLink, Namespace};
@@ -267,17 +267,11 @@ mod linux {
                     None => false_alarms += 1,
                 }
             }
-            times_ms.sort_by(f64::total_cmp);
-            let at = |part: f64| quantile(&times_ms, part);
+            let [min, p50, p95, p99, max] = quantiles(&times_ms, [0.0, 0.5, 0.95, 0.99, 1.0]);
             let within = |limit_ms: f64| times_ms.iter().filter(|ms| **ms <= limit_ms).count();
             println!(
-                "{name}, lease {} ms: a new epoch is decided after min {:.1}, p50 {:.1}, p95 {:.1}, p99 {:.1}, max {:.1} ms, in {} of {losses} within two leases; {false_alarms} false alarms before",
+                "{name}, lease {} ms: a new epoch is decided after min {min:.1}, p50 {p50:.1}, p95 {p95:.1}, p99 {p99:.1}, max {max:.1} ms, in {} of {losses} within two leases; {false_alarms} false alarms before",
                 self.lease.as_millis(),
-                at(0.0),
-                at(0.5),
-                at(0.95),
-                at(0.99),
-                at(1.0),
                 within(2e3 * self.lease.as_secs_f64()),
             );
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_str};
 use zbmd_executor::{Engine, RunOptions, SetError, When};
 use zbmd_tests::cpu_time;
-use zbmd_tests::figures::quantile;
+use zbmd_tests::figures::quantiles;
 use zbmd_tests::run::graph_file;
 
 fn main() {
@@ -154,7 +154,7 @@ fn latency() {
     let (given, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let (changed, seen) = std::sync::mpsc::channel();
 
-    let mut latencies_ms: Vec<f64> = std::thread::scope(|scope| {
+    let latencies_ms: Vec<f64> = std::thread::scope(|scope| {
         scope.spawn(|| feed(source, PIECE, &given, &is_over));
         scope.spawn(move || {
             let mut samples = [0.0f32; PIECE];
@@ -184,8 +184,7 @@ fn latency() {
         latencies
     });
     session.join().expect("a good end");
-    latencies_ms.sort_unstable_by(f64::total_cmp);
-    let [p50, p99, max] = [0.5, 0.99, 1.0].map(|part| quantile(&latencies_ms, part));
+    let [p50, p99, max] = quantiles(&latencies_ms, [0.5, 0.99, 1.0]);
     println!(
         "latency  48 kS/s, blocks of 1 ms: p50 {p50:.3}, p99 {p99:.3}, max {max:.3} ms from `set` to the first changed sample"
     );

@@ -19,7 +19,7 @@ use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{Engine, Isolation, ModeEntry, ModeHandle, RunOptions};
 use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{PlanId, Program};
-use zbmd_tests::figures::quantile;
+use zbmd_tests::figures::quantiles;
 use zbmd_tests::{losses, modes};
 
 const RATES: [u64; 2] = [48_000, 2_400_000];
@@ -147,13 +147,12 @@ fn monotonic_ns() -> u64 {
 }
 
 /// Median, 99th percentile and maximum.
-fn quantiles(times: &[Duration]) -> String {
-    let mut times_ms: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
-    times_ms.sort_unstable_by(f64::total_cmp);
-    let [p50, p99, max] = [0.5, 0.99, 1.0].map(|part| quantile(&times_ms, part));
+fn times_text(times: impl Iterator<Item = Duration>) -> String {
+    let times_ms: Vec<f64> = times.map(|time| time.as_secs_f64() * 1e3).collect();
+    let [p50, p99, max] = quantiles(&times_ms, [0.5, 0.99, 1.0]);
     format!(
         "{:>5}: p50 {p50:.3}, p99 {p99:.3}, max {max:.3} ms",
-        times.len()
+        times_ms.len()
     )
 }
 
@@ -236,7 +235,7 @@ fn switches(rate: u64, changes: usize, kills: Option<&str>) {
     let is_held_up = |block: usize| recoveries.overlap(due(block), due(block) + late[block]);
     let times_of = |wanted: &dyn Fn(usize) -> bool| {
         let blocks = (0..late.len()).filter(|block| wanted(*block));
-        quantiles(&blocks.map(|block| late[block]).collect::<Vec<_>>())
+        times_text(blocks.map(|block| late[block]))
     };
     println!(
         "{}  {rate} S/s, {devices} devices: {} changes, {} losses, {} samples, {differ} lost, doubled or other",

@@ -35,7 +35,7 @@ mod linux {
     use zbmd_executor::supervise::{Event, What};
     use zbmd_executor::{Engine, Isolation, RunOptions};
     use zbmd_tests::actors::registry;
-    use zbmd_tests::figures::{load, quantile};
+    use zbmd_tests::figures::{load, quantiles};
     use zbmd_tests::losses::{Feed, HARDY, Told, engine, engine_on, live, live_with, supervised};
     use zbmd_tests::witness::{self, DeathTimes, Witness, times_text};
 
@@ -110,10 +110,9 @@ mod linux {
             self.0.push(ns as f64 / 1e6);
         }
 
-        fn line(&mut self) -> String {
-            self.0.sort_by(f64::total_cmp);
-            let at = |part: f64| quantile(&self.0, part);
-            format!("{:8.2} {:8.2} {:8.2}", at(0.5), at(0.99), at(1.0))
+        fn line(&self) -> String {
+            let [p50, p99, max] = quantiles(&self.0, [0.5, 0.99, 1.0]);
+            format!("{p50:8.2} {p99:8.2} {max:8.2}")
         }
     }
 

@@ -13,9 +13,9 @@ mod linux {
 
     use rustix::process::Signal;
     use zbmd_tests::council_runs::CouncilRuns;
-    use zbmd_tests::figures::{load, quantile};
+    use zbmd_tests::figures::{load, quantiles};
 
-    const LEASES_MS: [u64; 2] = [40, 100];
+    const LEASES_MS: [u64; 2] = [40, 80];
 
     pub(super) fn main() {
         let mut numbers = std::env::args().filter_map(|word| word.parse::<usize>().ok());
@@ -28,9 +28,8 @@ mod linux {
                 times_ms.push(takeover_ms(Duration::from_millis(lease_ms)));
             }
         }
-        for (lease_ms, mut times_ms) in LEASES_MS.into_iter().zip(times_ms) {
-            times_ms.sort_by(f64::total_cmp);
-            let [min, p50, p99, max] = [0.0, 0.5, 0.99, 1.0].map(|part| quantile(&times_ms, part));
+        for (lease_ms, times_ms) in LEASES_MS.into_iter().zip(times_ms) {
+            let [min, p50, p99, max] = quantiles(&times_ms, [0.0, 0.5, 0.99, 1.0]);
             println!(
                 "lease {lease_ms} ms: min {min:.0} ms, p50 {p50:.0} ms, p99 {p99:.0} ms, max {max:.0} ms of {kills} kills",
             );

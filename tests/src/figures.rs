@@ -6,12 +6,16 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The value that so large a part of all is not above, by nearest rank: 0.5 for the median, 1 for the largest, 0 for the smallest. Not a
-/// number, of nothing. `sorted` is in ascending order.
-pub fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let rank = (sorted.len() as f64 * part).ceil() as usize;
-    let value = sorted.get(rank.saturating_sub(1));
-    value.copied().unwrap_or(f64::NAN)
+/// For each part, the value that so large a part of all is not above, by nearest rank: 0.5 for the median, 1 for the largest, 0 for the
+/// smallest. Not a number, of nothing.
+pub fn quantiles<const N: usize>(values: &[f64], parts: [f64; N]) -> [f64; N] {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    parts.map(|part| {
+        let rank = (sorted.len() as f64 * part).ceil() as usize;
+        let value = sorted.get(rank.saturating_sub(1));
+        value.copied().unwrap_or(f64::NAN)
+    })
 }
 
 /// The median of the ratios of turns: one value of each list was measured in each turn.
@@ -39,10 +43,10 @@ mod tests {
 
     #[test]
     fn a_quantile_is_one_of_the_values() {
-        let values: Vec<f64> = (1..=200).map(f64::from).collect();
-        let found = [0.0, 0.5, 0.99, 0.999, 1.0].map(|part| quantile(&values, part));
+        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        let found = quantiles(&values, [0.0, 0.5, 0.99, 0.999, 1.0]);
         assert_eq!(found, [1.0, 100.0, 198.0, 200.0, 200.0]);
-        assert_eq!(quantile(&[7.0], 0.5), 7.0);
-        assert!(quantile(&[], 0.5).is_nan());
+        assert_eq!(quantiles(&[7.0], [0.5]), [7.0]);
+        assert!(quantiles(&[], [0.5])[0].is_nan());
     }
 }

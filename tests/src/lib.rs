@@ -34,9 +34,9 @@ pub mod mix;
 pub mod models;
 pub mod modes;
 pub mod onnx;
-#[cfg(target_os = "linux")]
-pub mod open_files;
 pub mod operator_graphs;
+#[cfg(target_os = "linux")]
+pub mod other_processes;
 pub mod random;
 pub mod rival_process;
 pub mod rivals;

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use zbmd_wire::monotonic_ns;
 
-use crate::figures::quantile;
+use crate::figures::quantiles;
 
 /// Set in the environment of a process that is to be large, as `MIB:PATH`: so much memory, and the socket where it says that it is
 /// there.
@@ -131,8 +131,7 @@ pub fn be_large_if_told() {
 
 /// Milliseconds of many deaths: median, 99th of a hundred, and longest.
 pub fn times_text(times_ns: &[u64]) -> String {
-    let mut times_ms: Vec<f64> = times_ns.iter().map(|ns| *ns as f64 / 1e6).collect();
-    times_ms.sort_unstable_by(f64::total_cmp);
-    let at = |part: f64| quantile(&times_ms, part);
-    format!("{:9.2} {:9.2} {:9.2}", at(0.5), at(0.99), at(1.0))
+    let times_ms: Vec<f64> = times_ns.iter().map(|ns| *ns as f64 / 1e6).collect();
+    let [p50, p99, max] = quantiles(&times_ms, [0.5, 0.99, 1.0]);
+    format!("{p50:9.2} {p99:9.2} {max:9.2}")
 }

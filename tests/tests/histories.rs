@@ -34,7 +34,7 @@ mod linux {
     use fastrand::Rng;
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
-    use zbmd_tests::open_files::children_of;
+    use zbmd_tests::other_processes::children_of;
 
     /// Set, to something that is one history's own, in the environment of `zbmd-run` and its workers.
     pub(super) const RUNNER: &str = "ZBMD_TEST_HISTORY_RUNNER";

@@ -26,7 +26,7 @@ mod linux {
     use zbmd_tests::free_port::free_port;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
-    use zbmd_tests::open_files::hold_sockets_of;
+    use zbmd_tests::other_processes::hold_sockets_of;
     use zbmd_tests::run_process::RunProcess;
     use zbmd_wire::testing::{Authority, Flaw, Namespace};
 

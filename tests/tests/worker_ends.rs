@@ -30,7 +30,7 @@ mod linux {
     use zbmd_tests::actors;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
-    use zbmd_tests::open_files::{children_of, hold_sockets_of};
+    use zbmd_tests::other_processes::{children_of, hold_sockets_of};
 
     const PROCESSES: Isolation = Isolation::Processes { program: None };
     const FEED: Feed = Feed {

@@ -335,6 +335,7 @@ mod tests {
             (fine.replace("0001\"", "000x\""), "impossible entry"),
             (fine.replace("0001\"", "0001 6 x 64\""), "impossible entry"),
         ];
+
         for (text, expect) in cases {
             assert_ne!(text, &fine, "{expect}");
             std::fs::write(&path, text).expect("a file");
@@ -346,6 +347,7 @@ mod tests {
                 said.len() == 1 && said[0].contains(expect),
                 "{text}: {said:?}"
             );
+
             cache.close(&mut sink);
             assert_eq!(warnings(&sink).len(), 1);
             let mut sink = Sink::default();

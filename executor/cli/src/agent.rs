@@ -119,6 +119,7 @@ pub(super) fn hosts(args: &Args) -> Result<Option<Hosts>, CliError> {
             None => Ok(None),
         };
     };
+
     let gather = args.gathering.gather()?;
     if let Some(gather) = gather.as_ref().filter(|_| !args.quiet) {
         say(format_args!(
@@ -234,6 +235,7 @@ impl Service<'_> {
         let credentials = self
             .protection
             .credentials(self.token_file, &mut addresses)?;
+
         let council = self.council.seat()?;
         if self.join.is_some_and(|join| join.is_once) {
             end_with_run_on_signal();

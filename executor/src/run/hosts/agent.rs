@@ -305,18 +305,11 @@ impl AgentHost<'_> {
         };
 
         let engine = self.receive_engine(&connection, bundle, kept, upstream, tell)?;
-        if let Err(why) = self.obedience.accept_run(council) {
-            message::send(&*connection, &Report::Unfit { why: why.clone() })?;
-            return Err(io::Error::other(why));
-        }
-        let _realtime = match options.realtime.then(RealtimeHost::begin).transpose() {
-            Ok(realtime) => realtime,
-            Err(error) => {
-                let why = error.to_string();
-                message::send(&*connection, &Report::Unfit { why: why.clone() })?;
-                return Err(io::Error::other(why));
-            }
-        };
+        let accepted = self.obedience.accept_run(council);
+        accepted.map_err(|why| refuse(&connection, why))?;
+        let realtime = options.realtime.then(RealtimeHost::begin).transpose();
+        let _realtime = realtime.map_err(|error| refuse(&connection, error.to_string()))?;
+
         // Before the conductor hears of it: wires of its first epoch may come at once.
         self.switchboard.begin(run, 0, None);
         message::send(&*connection, &Report::Opened)?;
@@ -436,14 +429,14 @@ impl AgentHost<'_> {
             };
             opened
         });
-        match received {
-            Ok(engine) => Ok(engine),
-            Err(why) => {
-                message::send(connection, &Report::Unfit { why: why.clone() })?;
-                Err(io::Error::other(why))
-            }
-        }
+        received.map_err(|why| refuse(connection, why))
     }
+}
+
+/// Tells the conductor why this host cannot run its bundle; the error that its connection ends with.
+fn refuse(connection: &SharedConnection, why: String) -> io::Error {
+    let told = message::send(connection, &Report::Unfit { why: why.clone() });
+    told.err().unwrap_or_else(|| io::Error::other(why))
 }
 
 /// Begins to hear the conductor, and to be heard by it; its connection ends when it becomes silent.

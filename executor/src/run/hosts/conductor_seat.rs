@@ -113,6 +113,7 @@ impl ConductorSeat {
                 vec![0; begin.emitted.len()],
             ),
         };
+
         candidate.tell(events);
         gate.hold_to(candidate.member.lease());
         let mandate = Mandate {
@@ -134,6 +135,7 @@ impl ConductorSeat {
             pending: None,
             patience: Patience::new(),
         };
+
         taken.begin_to_copy(hosts, seat, is_run_of_its_own)?;
         taken.wait_for_election().map_err(error)?;
         Ok(taken)
@@ -161,6 +163,7 @@ impl ConductorSeat {
                 why: why.to_owned(),
             });
         }
+
         let image = zbmd_ir::bundle::image_of_modes(self.modes.verified());
         let bundle = image.map_err(EngineError::Thread)?;
         let bundle_sum = sum_of(bundle.file()).map_err(EngineError::Thread)?;

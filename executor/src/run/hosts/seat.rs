@@ -89,6 +89,7 @@ pub(super) fn start_member(
             LEASES.end().as_millis()
         ));
     }
+
     let times = SeatTimes::of(seat);
     let voters: Vec<VoterId> = (1..=seat.voters.len() as u64).map(VoterId).collect();
     let addresses: BTreeMap<VoterId, _> = voters
@@ -157,6 +158,7 @@ impl Candidate {
                 seat.own
             ));
         }
+
         let (send_news, news) = sync_channel(1);
         let waker = Waker {
             news: send_news,
@@ -168,6 +170,7 @@ impl Candidate {
                 told.wake();
             }
         };
+
         let (member, times) = start_member(seat, credentials, borders, listener)?;
         Ok(Self {
             member,

@@ -95,7 +95,8 @@ impl Engine {
             }
 
             forget_before(held, &decided);
-            let can_conduct = is_held(held, &decided);
+            let holds_copy = locked(held).copy_to_begin_with(&decided).is_some();
+            let can_conduct = holds_copy || begins_anew(&decided);
             if could_conduct.replace(can_conduct) != Some(can_conduct) {
                 candidate.member.set_can_conduct(can_conduct);
             }
@@ -136,23 +137,17 @@ impl Engine {
     /// The state that a run is gone on from, and the tokens that each sink was given before.
     fn state_at(&self, held: &Mutex<Held>, decided: &Decided) -> Option<(State, Vec<u64>)> {
         let graph = &self.loaded.program.graph;
-        let from = decided.border.given_out;
-        let held = locked(held);
-        if held.run == Some(decided.run)
-            && let Some(copy) = held.copies.get(&from)
-        {
+        if let Some(copy) = locked(held).copy_to_begin_with(decided) {
             let saved = state::decode(&copy.state, graph).ok()?;
             return Some((saved.state, copy.outputs.clone()));
         }
-        (from == 0).then(|| (State::initial(graph), vec![0; graph.sinks().count()]))
+        begins_anew(decided).then(|| (State::initial(graph), vec![0; graph.sinks().count()]))
     }
 }
 
-/// Whether a run could be gone on with. It begins with nothing that anybody must hold.
-fn is_held(held: &Mutex<Held>, decided: &Decided) -> bool {
-    let from = decided.border.given_out;
-    let held = locked(held);
-    from == 0 || (held.run == Some(decided.run) && held.copies.contains_key(&from))
+/// Whether a run is gone on with from its beginning, which nobody must hold.
+fn begins_anew(decided: &Decided) -> bool {
+    decided.border.given_out == 0
 }
 
 fn forget_before(held: &Mutex<Held>, decided: &Decided) {
@@ -170,6 +165,16 @@ struct Held {
     copies: BTreeMap<u64, BorderCopy>,
     /// Nothing is held any more.
     is_over: bool,
+}
+
+impl Held {
+    /// The border that the run is gone on from, if it is held.
+    fn copy_to_begin_with(&self, decided: &Decided) -> Option<&BorderCopy> {
+        let is_of_run = self.run == Some(decided.run);
+        is_of_run
+            .then(|| self.copies.get(&decided.border.given_out))
+            .flatten()
+    }
 }
 
 fn locked(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
