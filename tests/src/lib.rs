@@ -43,6 +43,7 @@ pub mod rivals;
 pub mod run;
 #[cfg(target_os = "linux")]
 pub mod run_process;
+pub mod sample;
 pub mod sdf;
 pub mod sets;
 pub mod signal;

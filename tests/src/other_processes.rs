@@ -1,4 +1,4 @@
-//! What the system says of other processes: those that they have started, and their sockets. Sockets can be kept open beyond the end of a
+//! What the system says of other processes: those that they have started, their threads, and their sockets. Sockets can be kept open beyond the end of a
 //! process: whoever waits for the end of a connection waits for ever then.
 
 use std::os::fd::OwnedFd;
@@ -19,6 +19,35 @@ pub fn children_of(process: Pid) -> Vec<Pid> {
         }
     }
     found
+}
+
+/// A thread of a process, and how the system schedules it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    pub name: String,
+    /// It runs before all ordinary ones (`SCHED_FIFO`), with this priority: 1 to 99, the highest first.
+    pub fifo_priority: Option<i32>,
+}
+
+/// The threads that a process has now; none if it has ended.
+pub fn threads_of(process: Pid) -> Vec<Thread> {
+    const FIFO: &str = "1";
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let threads = tasks.filter_map(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
+        // The name is in brackets and may have some itself. Behind it is the third field; see proc(5).
+        let (before, fields) = stat.rsplit_once(") ")?;
+        let (_, name) = before.split_once('(')?;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let priority = fields.get(40 - 3)?.parse().ok()?;
+        let is_fifo = *fields.get(41 - 3)? == FIFO;
+        Some(Thread {
+            name: name.to_owned(),
+            fifo_priority: is_fifo.then_some(priority),
+        })
+    });
+    threads.collect()
 }
 
 /// The sockets that a process has open, which are open here too as long as this is kept; `None` where the system does not let us.

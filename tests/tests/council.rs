@@ -2,6 +2,7 @@
 //! history with everything that happens in it.
 
 use zbmd_tests::council::{CouncilBug, CouncilSummary, council_history};
+use zbmd_tests::sample::cases;
 
 #[test]
 fn one_conducts_and_nothing_decided_is_lost() {
@@ -13,7 +14,7 @@ fn one_conducts_and_nothing_decided_is_lost() {
         panic!("replayed seed {seed}: {found:?}");
     }
     let mut all = CouncilSummary::default();
-    for seed in 0..500 {
+    for seed in 0..cases(200) {
         let found = council_history(seed, None, false);
         let summary = found.unwrap_or_else(|why| panic!("ZBMD_SIM_SEED={seed}: {why}"));
         all.add(&summary);
@@ -21,11 +22,11 @@ fn one_conducts_and_nothing_decided_is_lost() {
     println!("{all:?}");
     // Histories in which nothing happens would prove nothing.
     assert!(
-        all.kills > 300 && all.stops > 200 && all.cuts > 200,
+        all.kills > 120 && all.stops > 80 && all.cuts > 80,
         "{all:?}"
     );
-    assert!(all.borders > 20_000 && all.epochs > 800, "{all:?}");
-    assert!(all.lost_runs < 150, "{all:?}");
+    assert!(all.borders > 8_000 && all.epochs > 320, "{all:?}");
+    assert!(all.lost_runs < 60, "{all:?}");
 }
 
 #[test]

@@ -21,6 +21,7 @@ use zbmd_tests::gpu::{
     Idle, Player, Shares, beside, chain, place, place_model, required, to_and_fro, with,
 };
 use zbmd_tests::models;
+use zbmd_tests::sample::cases;
 
 const GPU: DeviceId = DeviceId(1);
 
@@ -244,7 +245,7 @@ fn calendars_of_many_segments_run_as_in_the_interpreter() {
 fn random_models_run_as_in_the_interpreter() {
     let registry = zbmd_backends::standard_registry();
     let (mut segments, mut transports) = (BTreeMap::new(), BTreeMap::new());
-    for seed in 0..120 {
+    for seed in 0..cases(40) {
         let machine = with(&["cuda", "vulkan"]);
         let Some((program, mut rng)) = models::placed(seed, machine, &registry) else {
             continue;

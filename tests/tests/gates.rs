@@ -20,6 +20,7 @@ use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{
     drive_with, interpret_program, interpret_with_changes, random_inputs, replay_program,
 };
+use zbmd_tests::sample::cases;
 use zbmd_tests::{losses, mix};
 
 /// The seed's graph with gates; `None` if none of its actors can have one.
@@ -49,7 +50,7 @@ fn some_iterations(program: &Program) -> u64 {
 fn random_gated_graphs_replay_like_the_interpreter() {
     let registry = mix::registry();
     let (mut gates, mut held, mut in_rows, mut compared) = (0, 0, 0, 0);
-    for seed in 0..200u64 {
+    for seed in 0..cases(64) {
         let Some(graph) = gated_graph(seed) else {
             continue;
         };
@@ -70,7 +71,7 @@ fn random_gated_graphs_replay_like_the_interpreter() {
     }
     println!("{gates} gates, {held} that hold something, {in_rows} graphs with blocks");
     assert!(
-        gates > 1000 && held > 400 && in_rows > 20 && compared > 100_000,
+        gates > 320 && held > 128 && in_rows > 6 && compared > 32_000,
         "{gates} {held} {in_rows} {compared}: a weak sample"
     );
 }
@@ -79,7 +80,7 @@ fn random_gated_graphs_replay_like_the_interpreter() {
 fn gated_actors_follow_live_parameters() {
     let registry = mix::registry();
     let mut checked = 0;
-    for seed in 0..60u64 {
+    for seed in 0..cases(20) {
         let Some(mut graph) = gated_graph(seed) else {
             continue;
         };
@@ -119,7 +120,7 @@ fn gated_actors_follow_live_parameters() {
         assert!(outputs == expected, "seed {seed}: the outputs differ");
         checked += changes.len();
     }
-    assert!(checked > 80, "{checked}: a weak sample");
+    assert!(checked > 26, "{checked}: a weak sample");
 }
 
 /// Workers are processes that are killed: what is held, and whether gates were open, is computed again.
@@ -129,9 +130,7 @@ fn killed_workers_change_nothing_behind_gates() {
         wait_for_border_after: 3, seed: 5)";
     const PIECES: usize = 300;
     let (mut gates, mut recovered) = (0, 0);
-    let runs = std::env::var("ZBMD_GATE_RUNS");
-    let runs = runs.map_or(12, |runs| runs.parse().expect("a number of runs"));
-    for seed in 0..runs {
+    for seed in 0..cases(12) {
         let Some(graph) = gated_graph(seed) else {
             continue;
         };
@@ -358,7 +357,7 @@ fn seeded_bugs_are_caught() {
             let (expected, _) = interpret_program(&right, &registry, &inputs, None);
             tried += 1;
             caught += usize::from(outputs != expected);
-            if caught == 2 {
+            if caught > 0 {
                 break;
             }
         }

@@ -23,6 +23,7 @@ use zbmd_scheduler::{Block, ScheduleOptions};
 use zbmd_tests::gates::placed;
 use zbmd_tests::gpu::{Player, Shares, open, place_on, played, turn, with};
 use zbmd_tests::models::placed_with_gates;
+use zbmd_tests::sample::cases;
 use zbmd_tests::stepper::step_with;
 
 const GPU: DeviceId = DeviceId(1);
@@ -111,7 +112,7 @@ fn random_gates_run_as_in_the_interpreter() {
     let registry = standard_registry();
     for device in devices() {
         let (mut total, mut gates) = (GateCalls::default(), 0);
-        for seed in 0..60 {
+        for seed in 0..cases(20) {
             let other = if device.backend() == "cuda" {
                 "vulkan"
             } else {
@@ -133,7 +134,7 @@ fn random_gates_run_as_in_the_interpreter() {
             device.backend()
         );
         assert!(
-            gates > 20 && total.launched > 300 && total.skipped > 60,
+            gates > 6 && total.launched > 100 && total.skipped > 20,
             "a weak sample"
         );
     }

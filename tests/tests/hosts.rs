@@ -26,7 +26,7 @@ mod linux {
     use zbmd_tests::free_port::free_port;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
-    use zbmd_tests::other_processes::hold_sockets_of;
+    use zbmd_tests::other_processes::{hold_sockets_of, threads_of};
     use zbmd_tests::run_process::RunProcess;
     use zbmd_wire::testing::{Authority, Flaw, Namespace};
 
@@ -236,7 +236,10 @@ mod linux {
         let agent = start_agent(&token);
         let mut running = run(&agent);
         running.wait_until("a worker of the agent with real-time priority", || {
-            is_fifo(agent.pid(), "zbmd calendar")
+            let mut threads = threads_of(agent.pid()).into_iter();
+            threads.any(|thread| {
+                thread.name.starts_with("zbmd calendar") && thread.fifo_priority.is_some()
+            })
         });
         let (status, said) = running.end();
         assert!(status.success(), "{status}: {said}");
@@ -265,20 +268,6 @@ mod linux {
             said.contains("host right") && said.contains("refuses real-time priority 50"),
             "{said}"
         );
-    }
-
-    /// Whether a process has a thread of such a name that runs before all ordinary ones.
-    fn is_fifo(process: Pid, name: &str) -> bool {
-        const FIFO: &str = "1";
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()));
-        let mut tasks = tasks.into_iter().flatten().flatten();
-        tasks.any(|task| {
-            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            // The name is in brackets; the policy is the 41st field, the 39th behind it.
-            let fields = stat.rsplit(')').next().unwrap_or_default();
-            let policy = fields.split_whitespace().nth(41 - 3);
-            stat.contains(&format!("({name}")) && policy == Some(FIFO)
-        })
     }
 
     /// Each of two workers has a wire to and one from the other.

@@ -90,6 +90,11 @@ pub(crate) struct Args {
     /// Tie workers to their devices' cores. For one model on a machine of its own
     #[arg(long)]
     pub(crate) pin: bool,
+    /// Run workers, and all threads that requests pass through, before all ordinary threads of the system (SCHED_FIFO), with all memory
+    /// locked. Refused, with what is missing, where the system does not allow it
+    #[cfg(target_os = "linux")]
+    #[arg(long)]
+    realtime: bool,
     /// Threads for connections
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) http_threads: u32,
@@ -150,6 +155,14 @@ impl TlsArgs {
 }
 
 impl Args {
+    /// Threads have real-time priorities.
+    pub(crate) fn is_realtime(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return self.realtime;
+        #[cfg(not(target_os = "linux"))]
+        false
+    }
+
     /// Connections are encrypted, and only known clients are let in.
     pub(crate) fn is_secured(&self) -> bool {
         #[cfg(feature = "tls")]

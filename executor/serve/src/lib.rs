@@ -64,6 +64,8 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use zbmd_backends::op::Registry;
 use zbmd_executor::exit;
+#[cfg(target_os = "linux")]
+use zbmd_executor::realtime::{self, RealtimeError, ThreadRole};
 
 use crate::args::Args;
 use crate::control::ModelControl;
@@ -115,6 +117,9 @@ enum ServeError {
         what: &'static str,
         source: io::Error,
     },
+    #[cfg(target_os = "linux")]
+    #[error("no real time: {0}")]
+    Realtime(#[from] RealtimeError),
     #[error("every model has failed")]
     AllFailed,
 }
@@ -128,6 +133,8 @@ impl ServeError {
             #[cfg(feature = "tls")]
             Self::Tls(_) => exit::FILE,
             Self::Thread { .. } => exit::FAULT,
+            #[cfg(target_os = "linux")]
+            Self::Realtime(_) => exit::FAULT,
             Self::AllFailed => exit::GAVE_UP,
         }
     }
@@ -186,6 +193,11 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
     let encryption = Encryption::of(args)?;
     let limits = limits_of(args);
     let exporter = start_exporter(args)?;
+    // Before models are compiled, which may take long.
+    #[cfg(target_os = "linux")]
+    if args.is_realtime() {
+        realtime::begin([])?;
+    }
     let control = ModelControl {
         folder: args.folder.clone(),
         load: load_choices(args, registry),
@@ -203,12 +215,7 @@ fn serve(args: &Args, registry: &Registry) -> Result<u8, ServeError> {
     let started: io::Result<Vec<_>> = started.collect();
     let models = started.map_err(thread_error("a model"))?;
 
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(args.http_threads as usize)
-        .thread_name("zbmd http")
-        .enable_all()
-        .build()
-        .map_err(thread_error("connections"))?;
+    let runtime = start_runtime(args).map_err(thread_error("connections"))?;
     let server = Server::new(Parts {
         models,
         control,
@@ -277,11 +284,29 @@ fn limits_of(args: &Args) -> Limits {
     }
 }
 
+/// The threads of connections.
+fn start_runtime(args: &Args) -> io::Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder
+        .worker_threads(args.http_threads as usize)
+        .thread_name("zbmd http")
+        .enable_all();
+    #[cfg(target_os = "linux")]
+    if args.is_realtime() {
+        builder.on_thread_start(|| {
+            // That the system gives the priority was seen when the server started.
+            let _ = realtime::enter(ThreadRole::Pump);
+        });
+    }
+    builder.build()
+}
+
 fn run_choices(args: &Args, tracer: Option<&Tracer>) -> RunChoices {
     RunChoices {
         isolation: args.isolation.isolation(),
         standby: !args.no_standby,
         pin: args.pin,
+        realtime: args.is_realtime(),
         queue: args.queue as usize,
         sequences: SequenceLimits {
             count: args.sequences as usize,

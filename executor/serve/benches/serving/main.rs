@@ -7,6 +7,7 @@
 //! | `losses` | workers die under load |
 //! | `mlserver` | beside MLServer with ONNX Runtime |
 //! | `poisson` | requests at random times, at 70 % and at 150 % of what the server can answer |
+//! | `poisson-realtime` | the same of a server in real time, asked by a thread that nothing else holds up |
 //! | `scrapes` | a Prometheus reads the metrics once a second |
 
 #[cfg(target_os = "linux")]
@@ -38,14 +39,19 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() {
+    use poisson::Scheduling;
+
     let name = shared::words().next();
     match name.as_deref() {
         Some("batches") => batches::run(),
         Some("canned") => canned::run(),
         Some("losses") => losses::run(),
         Some("mlserver") => mlserver::run(),
-        Some("poisson") => poisson::run(),
+        Some("poisson") => poisson::run(Scheduling::Ordinary),
+        Some("poisson-realtime") => poisson::run(Scheduling::Realtime),
         Some("scrapes") => scrapes::run(),
-        _ => println!("which one? batches, canned, losses, mlserver, poisson or scrapes"),
+        _ => println!(
+            "which one? batches, canned, losses, mlserver, poisson, poisson-realtime or scrapes"
+        ),
     }
 }

@@ -8,8 +8,11 @@
 //! little of the cores as they can. There are more connections than requests can be admitted at once, so that none of them is waited for;
 //! `started late` counts requests that were sent over a millisecond after they were due. What answers take counts from when their
 //! requests were due: a client that is late makes the response longer and leaves no request out. What refusals take counts from when the
-//! request was sent, as what the client was late is no answer of the server's. A thread that does nothing but sleep to the next
+//! request was sent, as what the client was late is no answer of the server's. A thread on each core that does nothing but sleep to the next
 //! millisecond says how late the system wakes threads meanwhile; clients and server share its cores.
+//!
+//! As `poisson-realtime` the server has `--realtime`, and the threads of the bench come before all of its: as if the clients were on
+//! another computer, and as `cyclictest` does.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,6 +21,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use zbmd_executor::realtime::{self, ThreadRole};
 
 use super::client::Client;
 use super::common::{Models, PATIENCE, Server};
@@ -37,15 +43,43 @@ const LATE_START: Duration = Duration::from_millis(1);
 /// A refusal that takes longer has cost its client time.
 const PROMPT_US: f64 = 2000.0;
 
-pub(crate) fn run() {
+/// How threads of the server and of the bench are scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scheduling {
+    /// As all threads of the system.
+    Ordinary,
+    /// Before them.
+    Realtime,
+}
+
+impl Scheduling {
+    fn server_options(self) -> Vec<&'static str> {
+        let mut options = vec!["--queue", QUEUE];
+        if self == Self::Realtime {
+            options.push("--realtime");
+        }
+        options
+    }
+
+    /// Makes the calling thread of the bench one that is woken when it should be.
+    fn enter(self) {
+        // The system may wake an ordinary thread up to 50 us late without need, unless it is told not to.
+        rustix::thread::set_current_timer_slack(NonZero::new(1)).expect("set");
+        if self == Self::Realtime {
+            realtime::enter(ThreadRole::Supervisor).expect("a real-time priority");
+        }
+    }
+}
+
+pub(crate) fn run(scheduling: Scheduling) {
     let seconds = seconds("ZBMD_SERVE_POISSON_S", 20);
     let chosen = Model::chosen();
     let model = chosen.compile(&chosen.calibrated(options()));
     let models = Models::new().with("model", &model);
-    let server = models.serve(&["--queue", QUEUE]);
+    let server = models.serve(&scheduling.server_options());
     let bound_us = printed_bound_us(&server);
     // Whoever asks for capacity takes any answer.
-    let capacity = capacity(server.address, &request(&model, None));
+    let capacity = capacity(server.address, &request(&model, None), scheduling);
     let request = request(&model, Some(bound_us));
     println!(
         "{}: {capacity:.0} answers/s at most; bound of a full queue of {QUEUE}: {bound_us} us; load {}",
@@ -60,6 +94,7 @@ pub(crate) fn run() {
         let offered = Offered {
             rate: capacity * part,
             time: Duration::from_secs(seconds).mul_f64(time_part),
+            scheduling,
         };
         let late_before = late_answers(&server);
         let seen = offered.run(server.address, &request);
@@ -82,13 +117,19 @@ fn printed_bound_us(server: &Server) -> u64 {
 }
 
 /// Answers in a second to connections that never pause.
-fn capacity(address: SocketAddr, request: &[u8]) -> f64 {
+fn capacity(address: SocketAddr, request: &[u8], scheduling: Scheduling) -> f64 {
     let end = Instant::now() + SATURATING_TIME;
     let mut at_once = std::iter::from_fn(|| {
         let now = Instant::now();
         (now < end).then_some(now)
     });
-    let seen = Connections::new(address, SATURATING).ask_all(&mut at_once, request);
+    let seen = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            scheduling.enter();
+            Connections::new(address, SATURATING).ask_all(&mut at_once, request)
+        });
+        asking.join().expect("no panic")
+    });
     seen.answered_us.len() as f64 / SATURATING_TIME.as_secs_f64()
 }
 
@@ -97,6 +138,7 @@ struct Offered {
     /// In a second.
     rate: f64,
     time: Duration,
+    scheduling: Scheduling,
 }
 
 impl Offered {
@@ -109,16 +151,33 @@ impl Offered {
             next: begun,
             end: begun + self.time,
         };
-        std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| wake_ups(&is_over));
-            let connections = Connections::new(address, CONNECTIONS);
-            let mut seen = connections.ask_all(&mut arrivals, request);
+        let mut seen = std::thread::scope(|scope| {
+            let sleepers = cores().into_iter().map(|core| {
+                let is_over = &is_over;
+                scope.spawn(move || {
+                    sched_setaffinity(None, &core).expect("a core of ours");
+                    self.scheduling.enter();
+                    wake_ups(is_over)
+                })
+            });
+            let sleepers: Vec<_> = sleepers.collect();
+            let asking = scope.spawn(|| {
+                self.scheduling.enter();
+                Connections::new(address, CONNECTIONS).ask_all(&mut arrivals, request)
+            });
+            let asked = asking.join();
+            // Also where a thread has panicked, which ends the bench.
             is_over.store(true, Ordering::Relaxed);
-            seen.wake_up_us = sleeper.join().expect("no panic");
-            seen.seconds = self.time.as_secs_f64();
-            seen.sort();
-            seen
-        })
+            let slept = sleepers.into_iter().map(|sleeper| sleeper.join());
+            let slept: Vec<Vec<f64>> = slept.map(|late| late.expect("no panic")).collect();
+            Seen {
+                wake_up_us: slept.concat(),
+                seconds: self.time.as_secs_f64(),
+                ..asked.expect("no panic")
+            }
+        });
+        seen.sort();
+        seen
     }
 }
 
@@ -164,7 +223,6 @@ impl Connections {
 
     /// Asks when it is time, on any connection that is idle, and waits for all answers.
     fn ask_all(mut self, arrivals: &mut dyn Iterator<Item = Instant>, request: &[u8]) -> Seen {
-        wake_exactly();
         let mut seen = Seen::default();
         let mut next = arrivals.next();
         while next.is_some() || !self.busy.is_empty() {
@@ -221,14 +279,21 @@ fn sleep_until(due: Instant) {
     std::thread::sleep(due.saturating_duration_since(Instant::now()));
 }
 
-/// The system may wake a thread up to 50 us late without need, unless it is told not to.
-fn wake_exactly() {
-    rustix::thread::set_current_timer_slack(NonZero::new(1)).expect("set");
+/// Each core that this process may use, alone.
+fn cores() -> Vec<CpuSet> {
+    let all = sched_getaffinity(None).expect("this thread's");
+    let allowed = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
+    allowed
+        .map(|core| {
+            let mut alone = CpuSet::new();
+            alone.set(core);
+            alone
+        })
+        .collect()
 }
 
 /// How late the system wakes a thread, in microseconds, time and again.
 fn wake_ups(is_over: &AtomicBool) -> Vec<f64> {
-    wake_exactly();
     let mut late_us = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
         let due = Instant::now() + Duration::from_millis(1);

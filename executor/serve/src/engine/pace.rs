@@ -9,8 +9,9 @@ use zbmd_ir::Program;
 use super::batches::Batches;
 use crate::stats::ns_of;
 
-/// A response that took longer than usual counts for so long, and up to twice that.
-const PEAK_WINDOW: Duration = Duration::from_secs(5);
+/// A response that took longer than usual counts for so long, and up to twice that. What holds a machine up for a moment does so
+/// again after seconds, or minutes; each time that it was forgotten meanwhile, whoever was admitted just before is late.
+const PEAK_WINDOW: Duration = Duration::from_secs(60);
 
 /// What a program's calendars say about responses, in the worst of its plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,9 +154,11 @@ impl Overrun {
         peaks.present = peaks.present.max(overrun);
     }
 
+    /// That, and half of it again, as the next one may be the longest so far.
     fn margin(&self) -> Duration {
         let peaks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        peaks.present.max(peaks.before)
+        let longest = peaks.present.max(peaks.before);
+        longest + longest / 2
     }
 }
 
@@ -263,10 +266,10 @@ mod tests {
         assert_eq!(measured.bound(&pace, 1, long), usual);
         measured.responded(micros(3500), usual);
         measured.responded(micros(2000), usual);
-        assert_eq!(measured.bound(&pace, 1, long), micros(3500));
+        assert_eq!(measured.bound(&pace, 1, long), micros(3750));
         // No more of it than half the timeout.
         measured.responded(micros(7500), usual);
-        assert_eq!(measured.bound(&pace, 1, long), micros(7500));
+        assert_eq!(measured.bound(&pace, 1, long), micros(9750));
         assert_eq!(measured.bound(&pace, 1, micros(5000)), usual + micros(2500));
         assert_eq!(measured.bound(&pace, 0, long), micros(2000));
     }
@@ -275,12 +278,12 @@ mod tests {
     fn a_long_response_counts_for_one_window_and_the_next() {
         let overrun = Overrun::default();
         let begun = Instant::now();
-        let millis = Duration::from_millis;
+        let (millis, micros) = (Duration::from_millis, Duration::from_micros);
         overrun.add(millis(7), begun);
         overrun.add(millis(1), begun + PEAK_WINDOW);
-        assert_eq!(overrun.margin(), millis(7));
+        assert_eq!(overrun.margin(), micros(10_500));
         overrun.add(millis(2), begun + 2 * PEAK_WINDOW);
-        assert_eq!(overrun.margin(), millis(2));
+        assert_eq!(overrun.margin(), millis(3));
         // Nothing came for a long time.
         overrun.add(millis(0), begun + 9 * PEAK_WINDOW);
         assert_eq!(overrun.margin(), millis(0));

@@ -49,6 +49,8 @@ pub(crate) struct RunChoices {
     pub(crate) standby: bool,
     /// Workers are tied to their cores.
     pub(crate) pin: bool,
+    /// The run's threads have real-time priorities.
+    pub(crate) realtime: bool,
     /// Requests of a model that wait, at most.
     pub(crate) queue: usize,
     /// Of models that keep a state.
@@ -292,6 +294,7 @@ impl RunningModel {
             isolation: self.choices.isolation.clone(),
             standby: self.choices.standby,
             pin: self.choices.pin,
+            realtime: self.choices.realtime,
             supervised: Some(supervised),
             ..RunOptions::default()
         })?;
@@ -307,14 +310,21 @@ impl RunningModel {
         }
         let stopper = session.stopper();
         let modes = session.modes();
+        let role = session.pump_role();
         let run_result = std::thread::scope(|scope| {
             let feeder = std::thread::Builder::new().name("zbmd feed".to_owned());
             feeder.spawn_scoped(scope, || {
-                self.feed(sources, &modes);
+                // Without its priority it feeds nothing, which ends the run.
+                if role.enter().is_ok() {
+                    self.feed(sources, &modes);
+                }
                 self.end_if_drained(&stopper);
             })?;
             let answerer = std::thread::Builder::new().name("zbmd answer".to_owned());
-            let answerer = answerer.spawn_scoped(scope, || self.answer(sinks, &stopper));
+            let answerer = answerer.spawn_scoped(scope, || {
+                role.enter()?;
+                Ok::<_, io::Error>(self.answer(sinks, &stopper))
+            });
 
             // Without a thread that answers, the run is given up.
             let run_result = answerer.is_ok().then(|| session.join());
@@ -323,7 +333,7 @@ impl RunningModel {
             if let Some(epochs) = &epochs {
                 epochs.finish();
             }
-            *answers = answerer?.join().unwrap_or(0);
+            *answers = answerer?.join().unwrap_or(Ok(0))?;
             Ok::<_, EndedRun>(run_result.unwrap_or(Err(RunError::Abandoned)))
         })?;
         if self.admission.is_drained() {

@@ -48,6 +48,7 @@ impl Conversations {
                 isolation: Isolation::Threads,
                 standby: false,
                 pin: false,
+                realtime: false,
                 queue: 8,
                 sequences: SequenceLimits {
                     count: 8,

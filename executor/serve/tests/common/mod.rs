@@ -7,6 +7,8 @@
 )]
 
 pub mod exchange;
+#[path = "../../../../tests/src/other_processes.rs"]
+pub mod other_processes;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,6 +18,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use other_processes::children_of;
+use rustix::process::Pid;
 use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_str};
 
 /// The model that the examples of Triton's clients talk to.
@@ -237,13 +241,9 @@ impl Server {
 
     /// Processes that it started.
     pub fn children(&self) -> Vec<u32> {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
-        let listed = tasks
-            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());
-        let numbers: Vec<String> = listed.collect();
-        let numbers = numbers.iter().flat_map(|list| list.split_whitespace());
-        numbers
-            .map(|number| number.parse().expect("a number"))
+        let children = children_of(Pid::from_child(&self.child)).into_iter();
+        children
+            .map(|process| process.as_raw_nonzero().get().unsigned_abs())
             .collect()
     }
 
