@@ -361,7 +361,7 @@ group! { DEVICE, "Device", "A device.", r#"Machine(devices: [
 ])"#:
     "name": "\"cpu:0\"", STRING, Refused, "Its name: `cpu:0`. GPUs have those that `zbmdc devices` shows.";
     "backend": "cpu", WORD, Refused, "`cpu`, `vulkan` or `cuda`.";
-    "cores": "[0]", CORES, Is("[]"), "Cores that its worker is tied to, each once; any if empty. Two devices may share a core.";
+    "cores": "[0]", CORES, Is("[]"), "Cores that its worker is tied to, each once; any if empty. Two devices may share a core. On a computer with several nodes of memory (NUMA), the device's memory comes from the node that is near all of them.";
     "memory": "\"1GiB\"", SIZE, Means("that of this computer"), "What its arena may take.";
     "flops": "\"8G\"", FLOPS, Means("a usual core's"), "Arithmetic at its peak, for the roofline.";
     "bandwidth": "\"10GB/s\"", SPEED, Means("a usual core's"), "Memory traffic at its peak, for the roofline.";

@@ -102,6 +102,7 @@ mod merged;
 mod mode_bounds;
 mod modes;
 mod nesting;
+pub mod numa;
 mod parameter;
 mod plan;
 mod program;

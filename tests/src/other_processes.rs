@@ -24,6 +24,7 @@ pub fn children_of(process: Pid) -> Vec<Pid> {
 /// A thread of a process, and how the system schedules it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
+    /// As the system keeps it, which is 15 bytes at most.
     pub name: String,
     /// It runs before all ordinary ones (`SCHED_FIFO`), with this priority: 1 to 99, the highest first.
     pub fifo_priority: Option<i32>,

@@ -692,35 +692,49 @@ fn fails(program: &Program, shares: Shares, injection: Injection) -> Option<Faul
 #[test]
 fn losses_during_a_run_are_reported_at_the_call_that_saw_them() {
     let program = chain(3, &zbmd_backends::standard_registry());
+    // A device that hangs is waited for, so they wait side by side.
+    let reported: usize = std::thread::scope(|scope| {
+        let ways = [0, 1, 2, 5]
+            .into_iter()
+            .flat_map(|after| [Shares::Regions, Shares::Counters].map(|shares| (after, shares)));
+        let program = &program;
+        let counts = ways.map(|(after, shares)| {
+            scope.spawn(move || count_reported_faults(program, shares, after))
+        });
+        let counts: Vec<_> = counts.collect();
+        let counts = counts.into_iter().map(|count| count.join());
+        counts.map(|count| count.expect("no panic")).sum()
+    });
+    assert!(reported > 200, "only {reported} faults");
+}
+
+/// Has every call fail in every way after so many that go well; how often that was a fault.
+fn count_reported_faults(program: &Program, shares: Shares, after: u32) -> usize {
     let mut reported = 0;
     for &site in Site::ALL {
-        for after in [0, 1, 2, 5] {
-            for (code, verdict) in [
-                (Some(700), Verdict::RestartWorker),
-                (Some(214), Verdict::DropDevice),
-                (Some(2), Verdict::Refuse),
-                (None, Verdict::RestartWorker),
-            ] {
-                if code.is_none() && site != Site::Query {
-                    continue;
-                }
-                for shares in [Shares::Regions, Shares::Counters] {
-                    let injection = Injection {
-                        site,
-                        after,
-                        code: code.map(Code),
-                    };
-                    let Some(fault) = fails(&program, shares, injection) else {
-                        continue;
-                    };
-                    reported += 1;
-                    assert_eq!(fault.verdict(), verdict, "{injection:?}: {fault}");
-                    let hung = matches!(fault, Fault::Hung { .. });
-                    assert!(hung == code.is_none(), "{injection:?}: {fault}");
-                    assert!(hung || fault.to_string().contains(site.name()), "{fault}");
-                }
+        for (code, verdict) in [
+            (Some(700), Verdict::RestartWorker),
+            (Some(214), Verdict::DropDevice),
+            (Some(2), Verdict::Refuse),
+            (None, Verdict::RestartWorker),
+        ] {
+            if code.is_none() && site != Site::Query {
+                continue;
             }
+            let injection = Injection {
+                site,
+                after,
+                code: code.map(Code),
+            };
+            let Some(fault) = fails(program, shares, injection) else {
+                continue;
+            };
+            reported += 1;
+            assert_eq!(fault.verdict(), verdict, "{injection:?}: {fault}");
+            let hung = matches!(fault, Fault::Hung { .. });
+            assert!(hung == code.is_none(), "{injection:?}: {fault}");
+            assert!(hung || fault.to_string().contains(site.name()), "{fault}");
         }
     }
-    assert!(reported > 200, "only {reported} faults");
+    reported
 }

@@ -564,5 +564,5 @@ fn main() {
             killed_workers_change_nothing_behind_gates,
         ),
     ];
-    harness::run(tests, || true);
+    harness::run_apart(tests, || true);
 }

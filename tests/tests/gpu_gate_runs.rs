@@ -261,9 +261,9 @@ mod linux {
             ("cuda killed", || with_cuda(killed)),
             ("cuda lost", || with_cuda(lost)),
         ];
-        harness::run(&cuda, || true);
+        harness::run_apart(&cuda, || true);
         let vulkan: [Test; 3] = [("anywhere", anywhere), ("killed", killed), ("lost", lost)];
-        harness::run(&vulkan, || {
+        harness::run_apart(&vulkan, || {
             open(true, &vulkan::VulkanOptions::default()).is_some() || required("vulkan")
         });
     }

@@ -805,7 +805,7 @@ mod linux {
                 lacking("registration", anywhere)
             }),
         ];
-        harness::run(&cuda[..if on_gpu { 10 } else { 14 }], || true);
+        harness::run_apart(&cuda[..if on_gpu { 10 } else { 14 }], || true);
         let tests: [Test; 13] = [
             ("vulkan models", models),
             ("vulkan exchanges", exchanges),
@@ -821,7 +821,7 @@ mod linux {
             ("vulkan unsupervised", unsupervised),
             ("vulkan missing", missing),
         ];
-        harness::run(&tests, || {
+        harness::run_apart(&tests, || {
             open(true, &vulkan::VulkanOptions::default()).is_some()
         });
     }

@@ -13,7 +13,7 @@ mod linux {
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    use rustix::process::{Pid, Signal};
+    use rustix::process::Signal;
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
     use zbmd_executor::supervise::What;
     use zbmd_executor::{

@@ -323,5 +323,5 @@ fn main() {
             killed_workers_change_nothing_of_what_was_set,
         ),
     ];
-    harness::run(tests, || true);
+    harness::run_apart(tests, || true);
 }

@@ -279,7 +279,7 @@ fn modes_that_are_known_ahead_come_at_their_iterations() {
         assert_eq!(outcome.state, last, "seed {seed}, from {split} on");
     }
     println!("{changes} changes, {splits_in_modes} runs went on after some");
-    assert!(changes > 200 && splits_in_modes > 30, "a weak sample");
+    assert!(changes > 75 && splits_in_modes > 11, "a weak sample");
 }
 
 /// Three modes of which the input's tokens choose one, every so many iterations, by a number that stands for none now and then;
@@ -1043,5 +1043,5 @@ fn main() {
             killed_workers_change_nothing_of_it,
         ),
     ];
-    harness::run(tests, || true);
+    harness::run_apart(tests, || true);
 }

@@ -373,5 +373,5 @@ fn main() {
         #[cfg(target_os = "linux")]
         ("a_probe_goes_on_after_losses", a_probe_goes_on_after_losses),
     ];
-    harness::run(tests, || true);
+    harness::run_apart(tests, || true);
 }

@@ -850,6 +850,6 @@ mod linux {
             ("slower_than_planned", slower_than_planned),
             ("events_tell_the_story", events_tell_the_story),
         ];
-        harness::run(&tests, || true);
+        harness::run_apart(&tests, || true);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use zbmd_ir::numa::MemoryNodes;
 use zbmd_ir::{Device, DeviceId, DeviceKind, Link, Machine};
 
 use zbmd_gpu_ir::Caps;
@@ -33,13 +34,22 @@ pub fn detect() -> Machine {
     cpu_machine(&usable_cores(), memory_bytes() / 4 * 3)
 }
 
-/// This machine with devices of `n` cores each, the last of what is left: one op after the other runs on each device, a
+/// This machine with devices of `n` cores each, the last of what is left, where there are several nodes of memory on each
+/// of these: one op after the other runs on each device, a
 /// large one on all of its cores. The first answer to an input comes sooner than from as many devices, and fewer come
 /// in a second.
 pub fn detect_in_teams(n: usize) -> Machine {
-    let single_cores = detect();
-    // Cores of a team are neighbours in the OS's numbering.
-    let core_teams: Vec<_> = single_cores.devices.raw.chunks(n.max(1)).collect();
+    in_teams(&detect(), n, MemoryNodes::of_system())
+}
+
+/// The devices of a machine, each of one core, put together.
+fn in_teams(single_cores: &Machine, n: usize, nodes: &MemoryNodes) -> Machine {
+    // Cores of a team are neighbours in the OS's numbering, and near the same memory.
+    let node_of = |device: &Device| nodes.near(&device.cores);
+    let mut by_node = single_cores.devices.raw.clone();
+    by_node.sort_by_key(node_of);
+    let on_nodes = by_node.chunk_by(|one, next| node_of(one) == node_of(next));
+    let core_teams: Vec<_> = on_nodes.flat_map(|node| node.chunks(n.max(1))).collect();
     let mut team_machine = cpu_machine(&vec![None; core_teams.len()], memory_bytes() / 4 * 3);
 
     for (device, team) in team_machine.devices.iter_mut().zip(core_teams) {
@@ -321,6 +331,31 @@ pub fn memory_bytes() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_team_is_near_one_part_of_the_memory() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // As systems number them that give each node every other core.
+        for (node, list) in [("node0", "0,2,4"), ("node1", "1,3,5")] {
+            let node = folder.path().join(node);
+            std::fs::create_dir(&node).expect("made");
+            std::fs::write(node.join("cpulist"), list).expect("written");
+        }
+        let single_cores = cpu_machine(&[0, 1, 2, 3, 4, 5].map(Some), 6 << 30);
+        let cores_of = |nodes: &MemoryNodes| -> Vec<Vec<u32>> {
+            let teams = in_teams(&single_cores, 2, nodes);
+            let devices = teams.devices.into_iter();
+            devices.map(|device| device.cores).collect()
+        };
+        assert_eq!(
+            cores_of(&MemoryNodes::read(folder.path())),
+            [vec![0, 2], vec![4], vec![1, 3], vec![5]]
+        );
+        assert_eq!(
+            cores_of(&MemoryNodes::default()),
+            [[0, 1], [2, 3], [4, 5]].map(Vec::from)
+        );
+    }
 
     #[test]
     fn hyperthreads_share_a_device() {

@@ -4,6 +4,7 @@ use zbmd_backends::devices::{self, Gpu};
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{Code, Example, machine, page, reference};
 use zbmd_ir::Machine;
+use zbmd_ir::numa::MemoryNodes;
 
 use crate::output::{Exit, print, say};
 
@@ -36,6 +37,7 @@ pub(crate) fn list_devices(cores: u16, as_ron: bool, with_gpus: bool) -> Exit {
 }
 
 fn device_table(machine: &Machine) -> String {
+    let nodes = MemoryNodes::of_system();
     let mut table = format!(
         "{:<10} {:<8} {:<12} {:>12}\n",
         "name", "backend", "cores", "memory"
@@ -43,8 +45,11 @@ fn device_table(machine: &Machine) -> String {
     for device in &machine.devices {
         let cores: Vec<String> = device.cores.iter().map(u32::to_string).collect();
         let memory = format!("{} MiB", device.memory_bytes >> 20);
+        // Nothing where all memory is near.
+        let near = nodes.near(&device.cores);
+        let near = near.map_or(String::new(), |node| format!("  of node {node}"));
         table += &format!(
-            "{:<10} {:<8} {:<12} {memory:>12}\n",
+            "{:<10} {:<8} {:<12} {memory:>12}{near}\n",
             device.name,
             device.backend,
             cores.join(",")

@@ -24,7 +24,7 @@ Exit codes:
   3    a model, or the machine, is wrong: it does not compile
   4    a file cannot be read, or the address is not to be had
   5    a bundle is refused
-  6    too little memory or threads
+  6    too little memory or threads, or no right to real time
   7    every model failed too often and was given up
   70   our bug
   130  a second signal came, or requests were left when the time to drain was over";

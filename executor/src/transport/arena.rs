@@ -105,6 +105,14 @@ impl Arena {
     /// # Errors
     /// [`OutOfMemory`] beyond what the machine can give, instead of being killed while touching it.
     pub(crate) fn new(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
+        Self::near(bytes, lock, None)
+    }
+
+    /// The same on a node of the computer's memory, by its number ([`zbmd_ir::numa`]), if there is a better one than any other.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn near(bytes: u64, lock: bool, node: Option<u32>) -> Result<Self, OutOfMemory> {
         let ArenaSize {
             bytes: arena_bytes,
             alignment,
@@ -122,8 +130,12 @@ impl Arena {
             backing: Backing::Heap(alignment),
         };
 
-        // Advice comes first: pages that are present already stay small. Zeros make all present before the run starts.
+        // Advice comes first: pages that are present already stay small, and where they are. Zeros make all present before the
+        // run starts.
         arena.advise_huge();
+        if let Some(node) = node {
+            arena.prefer_node(0..arena_bytes as u64, node);
+        }
         arena.clear(0..arena_bytes as u64);
         if lock {
             arena.lock(0..arena_bytes);
@@ -286,6 +298,45 @@ impl Arena {
                 unsafe { madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
         }
     }
+
+    /// Has the pages that lie in some of its bytes, and are not present yet, come from a node of the computer's memory; from another one
+    /// if that has none left. Where the system refuses, they come from wherever they are touched first: that costs speed only.
+    ///
+    /// # Panics
+    /// If the bytes do not lie in it.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    pub(crate) fn prefer_node(&self, bytes: Range<u64>, node: u32) {
+        const MASK_WORDS: usize = 16;
+        const WORD_BITS: u32 = usize::BITS;
+
+        self.check_range(&bytes);
+        // Pages that others share are theirs as much.
+        let first_page = (bytes.start as usize).next_multiple_of(PAGE_BYTES);
+        let end_page = bytes.end as usize / PAGE_BYTES * PAGE_BYTES;
+        let mut mask = [0_usize; MASK_WORDS];
+        let Some(word) = mask.get_mut((node / WORD_BITS) as usize) else {
+            return;
+        };
+        *word = 1 << (node % WORD_BITS);
+        if first_page < end_page {
+            let first = self.base.as_ptr().wrapping_add(first_page);
+            // SAFETY: the range lies in this allocation, whose contents do not change; the mask has as many bits as is said.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_mbind,
+                    first,
+                    end_page - first_page,
+                    libc::MPOL_PREFERRED,
+                    mask.as_ptr(),
+                    MASK_WORDS * WORD_BITS as usize,
+                    0,
+                );
+            }
+        }
+    }
+
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    pub(crate) fn prefer_node(&self, _bytes: Range<u64>, _node: u32) {}
 
     #[cfg(all(target_os = "linux", not(miri)))]
     fn lock(&self, pages: Range<usize>) {
@@ -542,6 +593,58 @@ mod tests {
                 assert_eq!(unsafe { *arena.base().add(offset) }, 0);
             }
         }
+    }
+
+    /// Where pages of an address come from: how that is chosen, and the first node of those that are preferred.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn policy_of(address: *mut u8) -> Option<(libc::c_int, u32)> {
+        const MPOL_F_ADDR: usize = 2;
+        let mut mode = -1;
+        let mut mask = [0_usize; 16];
+        // SAFETY: both are written at most as long as they are, and the address is only looked up.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &raw mut mode,
+                mask.as_mut_ptr(),
+                mask.len() * usize::BITS as usize,
+                address,
+                MPOL_F_ADDR,
+            )
+        };
+        (result == 0).then(|| (mode, mask[0].trailing_zeros()))
+    }
+
+    /// Node 0 is everywhere, so it can be preferred also where there is no choice.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn whole_pages_prefer_the_node_that_they_are_told() {
+        let page = PAGE_BYTES as u64;
+        let shared = Arena::shared(8 * page).expect("small");
+        let Some((before, _)) = policy_of(shared.base()) else {
+            eprintln!("SKIPPED: this system does not say where memory comes from");
+            return;
+        };
+        assert_ne!(before, libc::MPOL_PREFERRED);
+
+        shared.prefer_node(page + 1..4 * page - 1, 0);
+        shared.prefer_node(5 * page + 1..6 * page, 0);
+        shared.make_present(0..8 * page, false);
+        let policies =
+            (0..8).map(|number| policy_of(shared.base().wrapping_add(number * PAGE_BYTES)));
+        let policies: Vec<_> = policies.map(|policy| policy.expect("as before")).collect();
+        for (number, (mode, node)) in policies.iter().enumerate() {
+            match number {
+                2 => assert_eq!((*mode, *node), (libc::MPOL_PREFERRED, 0)),
+                _ => assert_ne!(*mode, libc::MPOL_PREFERRED, "page {number} of {policies:?}"),
+            }
+        }
+
+        let own = Arena::near(3 << 20, false, Some(0)).expect("small");
+        let policy = policy_of(own.base());
+        assert_eq!(policy, Some((libc::MPOL_PREFERRED, 0)));
+        // A node that no system has is no reason to fail.
+        let _ = Arena::near(5000, false, Some(1 << 20)).expect("small");
     }
 
     #[test]

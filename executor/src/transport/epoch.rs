@@ -183,6 +183,18 @@ impl EpochMemory {
         &self.arena
     }
 
+    /// Has what devices are sent come to be on the nodes of the computer's memory that are near them, as far as pages are one device's
+    /// alone; nodes by calendar.
+    pub(crate) fn prefer_nodes(&self, plan: &Plan, nodes: impl Iterator<Item = Option<u32>>) {
+        let regions = plan.calendars.iter().zip(&self.layout.exchange);
+        for ((calendar, (_, offset)), node) in regions.zip(nodes) {
+            if let Some(node) = node {
+                let region = *offset..offset + calendar.exchange_bytes;
+                self.arena.prefer_node(region, node);
+            }
+        }
+    }
+
     /// Makes the pages present that every run uses; see [`Arena::make_present`].
     pub(crate) fn make_present(&self, lock: bool) {
         self.arena.make_present(0..self.layout.used_end, lock);

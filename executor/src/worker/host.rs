@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use zbmd_ir::numa::MemoryNodes;
 use zbmd_ir::{ActorId, Calendar, DeviceId, Graph, Plan, RingId};
 
 use super::border;
@@ -108,7 +109,12 @@ fn cpu_worker(
     let graph = &loaded.program.graph;
     let calendar = &plan.calendars[job.calendar];
     let epoch = &job.epoch;
-    let memory = WorkerMemory::new(calendar, Arc::clone(epoch), job.options.lock_memory)?;
+    let device = job.spec.devices[job.calendar];
+    let cores = loaded.program.machine.devices[device].cores.clone();
+    // A worker that may run anywhere is near no memory.
+    let near_cores = MemoryNodes::of_system().near(&cores);
+    let node = near_cores.filter(|_| job.options.pin);
+    let memory = WorkerMemory::new(calendar, Arc::clone(epoch), job.options.lock_memory, node)?;
     border::import(graph, plan, &memory);
     let weights = FetchedWeights::begin(loaded, plan, calendar, &memory)?;
     let LoweredCalendar {
@@ -130,7 +136,6 @@ fn cpu_worker(
     // A plan that is recorded slot by slot says how large the rings are; how much is recorded, the instructions.
     let executed_words = replay.code.executions().saturating_add(2);
     let period_words = trace_ring::words_of(plan, job.calendar).map(|_| executed_words);
-    let device = job.spec.devices[job.calendar];
     Ok(CpuWorker {
         replay,
         slots,
@@ -141,7 +146,7 @@ fn cpu_worker(
         sources: source_ends(loaded, job, &sources),
         live: LiveActors::new(loaded, job.spec.plan, job.spec.live.as_ref(), live_slots)?,
         sinks: sink_ends(loaded, job, &sinks),
-        cores: loaded.program.machine.devices[device].cores.clone(),
+        cores,
         pin: job.options.pin,
         is_pinned: false,
         sample_every: job.options.sample_every,

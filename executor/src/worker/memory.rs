@@ -15,7 +15,7 @@ pub(crate) struct WorkerMemory {
 }
 
 impl WorkerMemory {
-    /// Takes the arena of a calendar's device.
+    /// Takes the arena of a calendar's device, on a node of the computer's memory if one is better than others.
     ///
     /// # Errors
     /// Too little memory.
@@ -23,9 +23,10 @@ impl WorkerMemory {
         calendar: &Calendar,
         epoch: Arc<EpochMemory>,
         lock: bool,
+        node: Option<u32>,
     ) -> Result<Self, OutOfMemory> {
         Ok(Self {
-            own: Arc::new(Arena::new(calendar.arena_bytes, lock)?),
+            own: Arc::new(Arena::near(calendar.arena_bytes, lock, node)?),
             epoch,
             device: calendar.device,
         })
