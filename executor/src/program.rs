@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use zbmd_ir::bundle::{self, Image};
+use zbmd_ir::numa::MemoryNodes;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::verify::{Verified, VerifiedModes};
 use zbmd_ir::{
@@ -263,6 +264,12 @@ pub(crate) struct LoadedProgram {
 }
 
 impl LoadedProgram {
+    /// The node of this computer's memory that is near a device's cores, if it matters where memory is.
+    pub(crate) fn near_node(&self, device: DeviceId) -> Option<u32> {
+        let cores = &self.program.machine.devices[device].cores;
+        MemoryNodes::of_system().near(cores)
+    }
+
     /// Whether a device is a GPU.
     pub(crate) fn is_gpu(&self, device: DeviceId) -> bool {
         self.program.machine.devices[device].backend.is_gpu()

@@ -5,7 +5,6 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use zbmd_ir::numa::MemoryNodes;
 use zbmd_ir::{
     ActorId, ChannelId, DeviceId, ModeDecision, ParameterChange, Plan, PlanId, PresentMode, State,
     TiVec, carried_tokens, has_live, state,
@@ -196,11 +195,8 @@ impl EpochManager {
         self.pool.check_streams(plan_id, &spec.devices)?;
         let epoch_memory = EpochMemory::create(graph, plan, &spec, self.idle_arenas.take())?;
         if self.options.pin {
-            let devices = &self.loaded.program.machine.devices;
-            let nodes = spec.devices.iter().map(|device| {
-                let cores = &devices[*device].cores;
-                MemoryNodes::of_system().near(cores)
-            });
+            let devices = spec.devices.iter();
+            let nodes = devices.map(|device| self.loaded.near_node(*device));
             epoch_memory.prefer_nodes(plan, nodes);
         }
         let memory = Arc::new(epoch_memory);

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use zbmd_ir::numa::MemoryNodes;
 use zbmd_ir::{ActorId, Calendar, DeviceId, Graph, Plan, RingId};
 
 use super::border;
@@ -110,10 +109,9 @@ fn cpu_worker(
     let calendar = &plan.calendars[job.calendar];
     let epoch = &job.epoch;
     let device = job.spec.devices[job.calendar];
-    let cores = loaded.program.machine.devices[device].cores.clone();
     // A worker that may run anywhere is near no memory.
-    let near_cores = MemoryNodes::of_system().near(&cores);
-    let node = near_cores.filter(|_| job.options.pin);
+    let is_tied = job.options.pin;
+    let node = is_tied.then(|| loaded.near_node(device)).flatten();
     let memory = WorkerMemory::new(calendar, Arc::clone(epoch), job.options.lock_memory, node)?;
     border::import(graph, plan, &memory);
     let weights = FetchedWeights::begin(loaded, plan, calendar, &memory)?;
@@ -146,7 +144,7 @@ fn cpu_worker(
         sources: source_ends(loaded, job, &sources),
         live: LiveActors::new(loaded, job.spec.plan, job.spec.live.as_ref(), live_slots)?,
         sinks: sink_ends(loaded, job, &sinks),
-        cores,
+        cores: loaded.program.machine.devices[device].cores.clone(),
         pin: job.options.pin,
         is_pinned: false,
         sample_every: job.options.sample_every,

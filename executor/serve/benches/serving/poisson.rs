@@ -339,7 +339,11 @@ impl Seen {
         let share = |count: usize, of: usize| 100.0 * count as f64 / of.max(1) as f64;
         let answered = &self.answered_us;
         let refused = &self.refused_us;
+
+        // What a thread that only sleeps may wait, an answer may as well.
         let with_wake_up_us = bound_us + quantile(&self.wake_up_us, 1.0);
+
+        // In the order of the heading.
         print!(
             "{:6.0} {:10.0} {:15.3} {:11.0} {:7.0} {:7.0} {:9.0} {:7.0} {:13.4} {:18} {:10.2} {:15.0} {:7.0} {:7.0} {:13.2} {:17.0} {:7.0}",
             100.0 * part,
