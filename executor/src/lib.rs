@@ -69,6 +69,8 @@ pub use unsupported::Unsupported;
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 pub use zbmd_wire::connection::{Credentials, Protection};
 #[cfg(all(feature = "hosts", target_os = "linux"))]
+pub use zbmd_wire::find_ucx;
+#[cfg(all(feature = "hosts", target_os = "linux"))]
 pub use zbmd_wire::tls::{Tls, TlsError, TlsFiles};
 #[cfg(all(feature = "hosts", target_os = "linux"))]
 pub use zbmd_wire::token::{Token, TokenError};

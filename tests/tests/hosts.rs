@@ -28,9 +28,10 @@ mod linux {
     use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
     use zbmd_tests::other_processes::{hold_sockets_of, threads_of};
     use zbmd_tests::run_process::RunProcess;
+    use zbmd_wire::find_ucx;
     use zbmd_wire::testing::{Authority, Flaw, Namespace};
 
-    const TESTS: [Test; 11] = [
+    const TESTS: [Test; 12] = [
         (
             "two_hosts_give_what_one_gives",
             two_hosts_give_what_one_gives,
@@ -49,6 +50,7 @@ mod linux {
         ("a_host_that_comes_back", a_host_that_comes_back),
         ("a_wrong_token", a_wrong_token),
         ("two_hosts_in_tls", two_hosts_in_tls),
+        ("two_hosts_over_ucx", two_hosts_over_ucx),
         ("unprotected_agents", unprotected_agents),
         ("a_real_time_run", a_real_time_run),
     ];
@@ -89,6 +91,10 @@ mod linux {
         seed: 5,
         iterations: 400_000,
         per_s: Some(400_000.0),
+    };
+    const UNPACED: Feed = Feed {
+        per_s: None,
+        ..FEED
     };
 
     fn engine(folder: &Path) -> Engine {
@@ -163,11 +169,7 @@ mod linux {
 
     /// What a run on this host alone gives.
     fn on_one_host(engine: &Engine) -> Told {
-        let feed = Feed {
-            per_s: None,
-            ..FEED
-        };
-        let told = live(engine, feed, options(Isolation::Threads));
+        let told = live(engine, UNPACED, options(Isolation::Threads));
         told.outcome.as_ref().expect("it runs");
         told
     }
@@ -183,11 +185,7 @@ mod linux {
         for checksums in [false, true] {
             let mut options = host_options(&engine, &agent, LONG_LEASE);
             options.checksums = checksums;
-            let feed = Feed {
-                per_s: None,
-                ..FEED
-            };
-            let told = live(&engine, feed, options);
+            let told = live(&engine, UNPACED, options);
             let outcome = told.outcome.expect("it runs");
             let events = &told.events;
             assert_eq!(outcome.report.recoveries, 0, "nothing is lost: {events:?}");
@@ -278,11 +276,7 @@ mod linux {
         let engine = engine_of(folder.path(), &model);
         let expected = on_one_host(&engine);
         let agent = start_agent(&token_file(folder.path()));
-        let feed = Feed {
-            per_s: None,
-            ..FEED
-        };
-        let told = live(&engine, feed, host_options(&engine, &agent, LONG_LEASE));
+        let told = live(&engine, UNPACED, host_options(&engine, &agent, LONG_LEASE));
         let outcome = told.outcome.expect("it runs");
         assert_eq!(outcome.report.recoveries, 0, "{:?}", told.events);
         assert_eq!(told.sinks, expected.sinks);
@@ -529,6 +523,37 @@ mod linux {
             });
             check_loss(&told, &expected, "in TLS");
         }
+    }
+
+    /// Tokens go over UCX, also of the epochs that follow a loss.
+    fn two_hosts_over_ucx() {
+        if let Err(why) = find_ucx() {
+            println!("SKIPPED: {why}");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = engine(folder.path());
+        let expected = on_one_host(&engine);
+        let token_file = token_file(folder.path());
+        let agent = start_agent_with(&token_file, &[OsStr::new("--ucx-wires")]);
+        let over_ucx = || {
+            let mut options = host_options(&engine, &agent, LONG_LEASE);
+            if let Some(hosts) = &mut options.hosts {
+                hosts.credentials.protection = Protection::Ucx;
+            }
+            options
+        };
+
+        let told = live(&engine, UNPACED, over_ucx());
+        let outcome = told.outcome.expect("it runs");
+        assert_eq!(outcome.report.recoveries, 0, "{:?}", told.events);
+        assert_eq!(told.sinks, expected.sinks);
+
+        let told = live_with(&engine, FEED, over_ucx(), |_, _| {
+            std::thread::sleep(Duration::from_millis(400));
+            agent.signal(Signal::KILL);
+        });
+        check_loss(&told, &expected, "over UCX");
     }
 
     fn unprotected_agents() {

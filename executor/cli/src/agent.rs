@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use zbmd_backends::op::Registry;
 use zbmd_executor::{
     AgentEvent, AgentSeat, Credentials, Engine, Hosts, Join, Protection, Takeover, Tls, TlsFiles,
-    Token, serve_as_agent,
+    Token, find_ucx, serve_as_agent,
 };
 
 use super::args::Args;
@@ -61,6 +61,10 @@ pub(super) struct ProtectionArgs {
     /// started with this.
     #[arg(long, conflicts_with = "tls_certificate")]
     plain_wires: bool,
+    /// Carry tokens between hosts over UCX: RDMA, shared memory or TCP, as UCX_TLS and the computers have it. Connections are plain as with
+    /// --plain-wires, and all hosts must be started with this.
+    #[arg(long, conflicts_with_all = ["tls_certificate", "plain_wires"])]
+    ucx_wires: bool,
 }
 
 impl ProtectionArgs {
@@ -71,6 +75,10 @@ impl ProtectionArgs {
                 key: key.clone(),
                 ca: ca.clone(),
             },
+            (None, None, None) if self.ucx_wires => {
+                find_ucx().map_err(|error| CliError::Usage(error.to_string()))?;
+                return Ok(Protection::Ucx);
+            }
             (None, None, None) if self.plain_wires => return Ok(Protection::Plain),
             (None, None, None) => return Ok(Protection::Loopback),
             _ => {
@@ -85,7 +93,7 @@ impl ProtectionArgs {
 
     /// Whether connections stay in this computer.
     fn is_loopback(&self) -> bool {
-        self.tls_certificate.is_none() && !self.plain_wires
+        self.tls_certificate.is_none() && !self.plain_wires && !self.ucx_wires
     }
 
     /// What this host shows to others at these addresses.

@@ -179,7 +179,7 @@ pub(super) struct Args {
     #[arg(
         long,
         group = "several_hosts",
-        conflicts_with_all = ["hosts", "gather", "token_file", "council", "take_over_as", "tls_certificate", "plain_wires"]
+        conflicts_with_all = ["hosts", "gather", "token_file", "council", "take_over_as", "tls_certificate", "plain_wires", "ucx_wires"]
     )]
     pub(super) virtual_cluster: bool,
     /// The secret that all hosts of the run share: a file that only its owner can read.

@@ -64,6 +64,19 @@ pub(crate) fn admit(
     admitted.inspect_err(|rejection| count(running, arrival, rejection))
 }
 
+/// Whether a request with such a timeout would be admitted now, whatever its tensors are: those of one that would not need not come.
+///
+/// # Errors
+/// Why it is not admitted, which is counted.
+pub(crate) fn refuse_early(
+    running: &RunningModel,
+    arrival: Arrival,
+    timeout: Option<Duration>,
+) -> Result<(), Rejection> {
+    let admitted = running.check(timeout).map_err(Rejection::Refused);
+    admitted.inspect_err(|rejection| count(running, arrival, rejection))
+}
+
 fn submit(
     running: &Arc<RunningModel>,
     arrival: Arrival,

@@ -253,6 +253,48 @@ fn what_cannot_be_in_time_is_refused_and_the_rest_is_not() {
 }
 
 #[test]
+fn a_long_request_that_is_too_late_is_refused_before_its_tensors_are_there() {
+    let program = compiled(&WIDE.replace("4096", "40960"), 1, 1);
+    let server = Models::new()
+        .with("wide", &program)
+        .serve(&["--isolation", "threads"]);
+    let bytes = vec![0; 4 * 40_960];
+    let input = |parameters| {
+        let input = serde_json::json!({
+            "name": "x", "datatype": "FP32", "shape": [1, 40_960], "parameters": {"binary_data_size": bytes.len()},
+        });
+        let request = serde_json::json!({"inputs": [input], "parameters": parameters});
+        request.to_string().into_bytes()
+    };
+    let head = |json: &[u8]| {
+        format!(
+            "POST /v2/models/wide/infer HTTP/1.1\r\nHost: zbmd\r\nInference-Header-Content-Length: {}\r\nContent-Length: {}\r\n\r\n",
+            json.len(),
+            json.len() + bytes.len()
+        )
+    };
+    let refused = || server.metric("zbmd_refused_requests_total{model=\"wide\",why=\"timeout\"}");
+
+    let mut connection = server.connect();
+    let late = input(serde_json::json!({"timeout": 1}));
+    connection.write(head(&late).as_bytes());
+    connection.write(&late);
+    common::wait_until("a refusal", || refused() == 1.0);
+    connection.write(&bytes);
+    let reply = connection.reply().expect("an answer");
+    assert_eq!(reply.status, 503, "{}", reply.text());
+    assert!(reply.header("retry-after").is_some());
+
+    // The connection goes on behind the tensors that nobody read.
+    let prompt = input(serde_json::json!({"timeout": 60_000_000, "binary_data_output": true}));
+    connection.write(head(&prompt).as_bytes());
+    connection.write(&[prompt, bytes.clone()].concat());
+    let reply = connection.reply().expect("an answer");
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(refused(), 1.0);
+}
+
+#[test]
 fn a_drain_answers_what_was_admitted_and_refuses_the_rest() {
     // Blocks so large that a request takes long: every one is followed by the empty iterations of its block.
     let program = compiled(WIDE, 1, 2000);

@@ -18,11 +18,11 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use zbmd_ir::{Plan, RingId};
-use zbmd_wire::connection::{Connection, Credentials};
+use zbmd_wire::connection::{Connection, Credentials, Protection};
 use zbmd_wire::error::{FrameError, HandshakeError, WireError};
 use zbmd_wire::handshake::{Hello, Purpose, dial};
 use zbmd_wire::wires::{RingMemory, RingSpec, Side, WireStop, Wires};
-use zbmd_wire::{Deadline, connect_by};
+use zbmd_wire::{Deadline, carry_over_ucx, connect_by};
 
 use super::memory::WorkerMemory;
 use crate::fault::{StepStop, WorkerFault};
@@ -209,7 +209,20 @@ pub(super) fn open(
         }
     }
 
-    for (wire, connection) in planned.into_iter().zip(connections.into_iter().flatten()) {
+    let mut connections: Vec<Connection> = connections.into_iter().flatten().collect();
+    if matches!(wiring.credentials.protection, Protection::Ucx) {
+        let is_stopped = || memory.epoch.common.stop.is_set();
+        let carried = carry_over_ucx(&mut connections, deadline, is_stopped);
+        carried.map_err(|(wire, error)| match is_stopped() {
+            true => StepStop::Stopped,
+            false => wire_fault(format!(
+                "the wire to {}: {error}",
+                peer_name(&planned[wire])
+            )),
+        })?;
+    }
+
+    for (wire, connection) in planned.into_iter().zip(connections) {
         let peer = peer_name(&wire);
         let specs = ring_specs(loaded, plan, &wire);
         places.add(loaded, plan, memory, &wire);

@@ -17,6 +17,7 @@ use crate::session::TlsSession;
 use crate::socket::{Deadline, prepare, read_now, wait_ready, write_now};
 use crate::tls::Tls;
 use crate::token::Token;
+use crate::ucx::UcxStream;
 
 /// How connections between hosts are protected.
 #[derive(Clone, Debug)]
@@ -27,9 +28,16 @@ pub enum Protection {
     Loopback,
     /// They are plain, and whoever is in the network is trusted.
     Plain,
+    /// They are plain in the same way, and tokens go over UCX, on all hosts.
+    Ucx,
 }
 
 impl Protection {
+    /// Whether connections stay in this computer.
+    pub const fn is_loopback(&self) -> bool {
+        matches!(self, Self::Loopback)
+    }
+
     /// Whether connections to or from an address are possible.
     ///
     /// # Errors
@@ -57,13 +65,26 @@ pub struct Credentials {
 #[derive(Debug)]
 pub struct Connection {
     socket: TcpStream,
-    tls: Option<Box<TlsSession>>,
+    layer: Layer,
+}
+
+/// What is between a connection's bytes and its socket.
+#[derive(Debug)]
+enum Layer {
+    /// They are the socket's.
+    Plain,
+    Tls(Box<TlsSession>),
+    /// They go another way, and the socket only says when it ends.
+    Ucx(Box<UcxStream>),
 }
 
 impl From<TcpStream> for Connection {
     /// A plain one.
     fn from(socket: TcpStream) -> Self {
-        Self { socket, tls: None }
+        Self {
+            socket,
+            layer: Layer::Plain,
+        }
     }
 }
 
@@ -104,7 +125,7 @@ impl Connection {
         session.handshake(&socket, deadline)?;
         Ok(Self {
             socket,
-            tls: Some(Box::new(session)),
+            layer: Layer::Tls(Box::new(session)),
         })
     }
 
@@ -113,35 +134,46 @@ impl Connection {
         &self.socket
     }
 
+    /// From here on its bytes go over UCX.
+    pub(crate) fn carry_over(&mut self, stream: UcxStream) {
+        self.layer = Layer::Ucx(Box::new(stream));
+    }
+
     /// Bytes that are there now, into places in a row; `None` if there are none, 0 bytes if the peer has closed it.
     pub(crate) fn read_now(&mut self, places: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
-        match &mut self.tls {
-            Some(session) => session.read_now(&self.socket, places),
-            None => read_now(&self.socket, places),
+        match &mut self.layer {
+            Layer::Plain => read_now(&self.socket, places),
+            Layer::Tls(session) => session.read_now(&self.socket, places),
+            Layer::Ucx(stream) => stream.read_now(&self.socket, places),
         }
     }
 
     /// Takes as much as there is room for now; `None` if that is nothing. Without parts it sends what it has taken before,
     /// `None` if something of that is left.
     pub(crate) fn write_now(&mut self, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
-        match &mut self.tls {
-            Some(session) => session.write_now(&self.socket, parts),
-            None => write_now(&self.socket, parts),
+        match &mut self.layer {
+            Layer::Plain => write_now(&self.socket, parts),
+            Layer::Tls(session) => session.write_now(&self.socket, parts),
+            Layer::Ucx(stream) => stream.write_now(parts),
         }
     }
 
-    /// Whether the socket has yet to take something of what was written.
+    /// Whether something of what was written has yet to be sent.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.tls
-            .as_ref()
-            .is_some_and(|session| session.has_unsent())
+        match &self.layer {
+            Layer::Plain => false,
+            Layer::Tls(session) => session.has_unsent(),
+            Layer::Ucx(stream) => stream.has_unsent(),
+        }
     }
 
-    /// Whether something may be there to be read that `poll` on the socket does not show.
-    pub(crate) fn has_unread(&self) -> bool {
-        self.tls
-            .as_ref()
-            .is_some_and(|session| session.has_unread())
+    /// Whether something may be there to be read, or was sent, that `poll` does not show. Asked before each `poll`.
+    pub(crate) fn is_ready(&mut self) -> bool {
+        match &mut self.layer {
+            Layer::Plain => false,
+            Layer::Tls(session) => session.has_unread(),
+            Layer::Ucx(stream) => stream.is_ready(),
+        }
     }
 
     /// Reads exactly so many bytes; how many came before it failed, with the reason.
@@ -178,8 +210,12 @@ impl Connection {
 }
 
 impl AsFd for Connection {
+    /// What is readable when something has come.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        match &self.layer {
+            Layer::Plain | Layer::Tls(_) => self.socket.as_fd(),
+            Layer::Ucx(stream) => stream.as_fd(),
+        }
     }
 }
 

@@ -142,6 +142,33 @@ pub enum WireError {
     },
 }
 
+/// Why connections do not carry their bytes over UCX.
+#[derive(Debug, thiserror::Error)]
+pub enum UcxError {
+    /// The library does not load or start.
+    #[error("{why}")]
+    Missing {
+        /// Why.
+        why: String,
+    },
+    /// UCX says that something failed.
+    #[error("UCX fails to make {what}: status {status}; UCX_LOG_LEVEL=info says more")]
+    Status {
+        /// What was to be made.
+        what: &'static str,
+        /// UCX's number for the reason, below 0.
+        status: i8,
+    },
+    /// What the other side says is not the address of a worker of UCX.
+    #[error(
+        "the other side does not carry tokens over UCX: start all hosts with --ucx-wires, or none"
+    )]
+    NotUcx,
+    /// What the system says of the connection over TCP.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+}
+
 /// An address that would be reached without protection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(

@@ -32,7 +32,8 @@
 //! counted and dropped.
 //!
 //! Connections that leave this computer are in TLS, and both sides show a certificate ([`tls`]), unless they are asked to be
-//! plain ([`connection::Protection`]). Plain ones are neither encrypted nor signed: then the network must be trusted.
+//! plain ([`connection::Protection`]). Plain ones are neither encrypted nor signed: then the network must be trusted. Their tokens
+//! can go over UCX, where there is a faster way between two hosts than TCP.
 
 pub mod beat;
 pub mod connection;
@@ -45,6 +46,9 @@ mod socket;
 pub mod testing;
 pub mod tls;
 pub mod token;
+#[cfg_attr(not(feature = "ucx"), path = "no_ucx.rs")]
+mod ucx;
 pub mod wires;
 
 pub use socket::{Deadline, connect_by, monotonic_ns};
+pub use ucx::{carry_over_ucx, find_ucx};

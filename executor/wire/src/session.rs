@@ -424,7 +424,7 @@ fn take_step<Data>(
 }
 
 /// Puts bytes into places in a row, behind what is there; how many had room.
-fn fill(places: &mut [IoSliceMut<'_>], mut filled: usize, mut bytes: &[u8]) -> usize {
+pub(crate) fn fill(places: &mut [IoSliceMut<'_>], mut filled: usize, mut bytes: &[u8]) -> usize {
     let mut placed = 0;
     for place in places {
         if filled >= place.len() {

@@ -408,18 +408,20 @@ impl Wires {
         taken
     }
 
-    /// Adds the wires with something that has come, but not been taken in.
-    fn add_unread(&self, ready: &mut Vec<usize>) {
-        let numbered = self.wires.iter().enumerate();
-        let unread = numbered.filter(|(_, wire)| wire.is_open && wire.connection.has_unread());
-        ready.extend(unread.map(|(index, _)| index));
+    /// Adds the wires of which `poll` would not show that there is something to do.
+    fn add_ready(&mut self, ready: &mut Vec<usize>) {
+        for (index, wire) in self.wires.iter_mut().enumerate() {
+            if wire.is_open && wire.connection.is_ready() {
+                ready.push(index);
+            }
+        }
     }
 
     /// Adds the wires on which something has come; `PLACES` is more than there are. Of the wires that are not wanted, only those
     /// that bring tokens are looked at: credits that nobody waits for would wake the worker for nothing, and always have room in
     /// the socket.
     fn poll_wires<const PLACES: usize>(
-        &self,
+        &mut self,
         wanted: usize,
         wanted_flags: PollFlags,
         deadline: Deadline,
@@ -430,7 +432,7 @@ impl Wires {
             return Err(WireStop::TimedOut);
         }
         // Of what has been taken from its socket already, `poll` knows nothing.
-        self.add_unread(ready);
+        self.add_ready(ready);
         if !ready.is_empty() {
             return Ok(());
         }

@@ -3,14 +3,17 @@
 mod common;
 
 use std::io::Write;
+use std::net::TcpStream;
 use std::time::Duration;
 
-use common::{EPOCH, Places, end, ring, socket_pair, stop_event, tls_pair, tokens_header};
-use zbmd_wire::Deadline;
+use common::{
+    EPOCH, Places, end, ring, socket_pair, stop_event, tls_pair, tokens_header, ucx_pair,
+};
 use zbmd_wire::connection::Connection;
-use zbmd_wire::error::{FrameError, WireError};
+use zbmd_wire::error::{FrameError, UcxError, WireError};
 use zbmd_wire::frame::{FrameHeader, FrameKind, MAX_PAYLOAD_BYTES, sum_of};
 use zbmd_wire::wires::{RingSpec, Side, WireStop, Wires};
+use zbmd_wire::{Deadline, carry_over_ucx, find_ucx};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -25,10 +28,12 @@ fn carry(rings: Vec<RingSpec>, blocks: u64, receive_order: &[usize], checks_payl
     }
 }
 
-/// Both ends of a connection, plain and in TLS.
-fn connection_pairs() -> [(Connection, Connection); 2] {
+/// Both ends of a connection, plain, in TLS, and over UCX where that is installed.
+fn connection_pairs() -> Vec<(Connection, Connection)> {
     let (dialed, accepted) = socket_pair();
-    [(dialed.into(), accepted.into()), tls_pair()]
+    let mut pairs = vec![(dialed.into(), accepted.into()), tls_pair()];
+    pairs.extend(ucx_pair());
+    pairs
 }
 
 fn carry_over(
@@ -154,6 +159,33 @@ fn two_workers_that_both_send_first_do_not_block_each_other() {
     }
 }
 
+/// The other side goes on over TCP, says something absurd, or goes away: no connection is made over UCX, and each says why.
+#[test]
+fn a_side_without_ucx_is_an_error() {
+    if let Err(why) = find_ucx() {
+        println!("skipped: {why}");
+        return;
+    }
+    let try_to_carry = |socket: TcpStream| {
+        let carried = carry_over_ucx(&mut [socket.into()], Deadline::after(LONG), || false);
+        carried.expect_err("nobody is there").1
+    };
+
+    let frame = tokens_header(3, 16, 64).encode(0);
+    let absurd = [b"ZBMDU\0\0\x01".as_slice(), &u32::MAX.to_le_bytes()].concat();
+    for bytes in [&frame[..], &absurd] {
+        let (mut peer, socket) = socket_pair();
+        peer.write_all(bytes).expect("sent");
+        let error = try_to_carry(socket);
+        assert!(matches!(error, UcxError::NotUcx), "{error}");
+    }
+
+    let (peer, socket) = socket_pair();
+    drop(peer);
+    let error = try_to_carry(socket);
+    assert!(matches!(error, UcxError::System(_)), "{error}");
+}
+
 #[test]
 fn a_stop_and_a_deadline_end_every_wait() {
     let rings = [ring(0, 1, 1, &[1])];
@@ -178,9 +210,11 @@ fn a_stop_and_a_deadline_end_every_wait() {
 #[test]
 fn a_peer_that_is_gone_is_an_error_for_who_waits_for_it() {
     let rings = [ring(0, 1, 1, &[1])];
-    for side in [Side::Receives, Side::Sends] {
-        let (peer, socket) = socket_pair();
-        let mut wires = end(socket, side, &rings, false);
+    for (side, (peer, connection)) in [Side::Receives, Side::Sends]
+        .into_iter()
+        .flat_map(|side| connection_pairs().into_iter().map(move |pair| (side, pair)))
+    {
+        let mut wires = end(connection, side, &rings, false);
         let mut places = Places::of(&rings);
         drop(peer);
         wires.pump(&mut places).expect("nobody waits for it");

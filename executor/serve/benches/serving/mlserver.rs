@@ -6,9 +6,11 @@
 //! once with its model in the server's process and once with two processes for it: the better of both counts. ONNX Runtime has one
 //! thread there, which is quickest for small models. Rows are medians of five turns of a second.
 
+use std::fs::File;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 use super::client::{Client, ask_until};
 use super::common::{Models, wait_until};
@@ -20,33 +22,7 @@ const CLIENTS: [usize; 2] = [1, 8];
 const TOLERANCE: f64 = 1e-3;
 
 /// What MLServer runs: the same graph by ONNX Runtime.
-const RUNTIME: &str = r#"
-import numpy
-import onnxruntime
-from mlserver import MLModel
-from mlserver.codecs import NumpyCodec
-from mlserver.types import InferenceResponse
-
-
-class Onnx(MLModel):
-async def load(self):
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    uri = self.settings.parameters.uri
-    providers = ["CPUExecutionProvider"]
-    self.session = onnxruntime.InferenceSession(uri, options, providers=providers)
-    self.input_names = [tensor.name for tensor in self.session.get_inputs()]
-    self.output_names = [tensor.name for tensor in self.session.get_outputs()]
-    return True
-
-async def predict(self, payload):
-    tensors = [NumpyCodec.decode_input(tensor) for tensor in payload.inputs]
-    tensors = [tensor.astype(numpy.float32, copy=False) for tensor in tensors]
-    outputs = self.session.run(self.output_names, dict(zip(self.input_names, tensors)))
-    named = zip(self.output_names, outputs)
-    encoded = [NumpyCodec.encode_output(name, output) for name, output in named]
-    return InferenceResponse(model_name=self.name, outputs=encoded)
-"#;
+const RUNTIME: &str = include_str!("mlserver_runtime.py");
 
 pub(crate) fn run() {
     let Ok(python) = std::env::var("ZBMD_MLSERVER") else {
@@ -143,12 +119,14 @@ impl MlServer {
         write("model-settings.json", &model.to_string());
         write("runtime.py", RUNTIME);
 
+        let log = folder.path().join("log");
+        let writer = File::create(&log).expect("created");
         let child = Command::new(python)
             .args(["-m", "mlserver.cli.main", "start", "."])
             .current_dir(folder.path())
             .env("PYTHONPATH", folder.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stdout(writer.try_clone().expect("a second end"))
+            .stderr(writer)
             .spawn();
         let mut server = Self {
             child: child.expect("started"),
@@ -159,16 +137,26 @@ impl MlServer {
             let status = server.child.try_wait().expect("a child");
             assert!(
                 status.is_none(),
-                "MLServer with {workers} processes: {status:?}"
+                "MLServer with {workers} processes: {status:?}\n{}",
+                std::fs::read_to_string(&log).unwrap_or_default()
             );
             server.is_ready()
         });
         server
     }
 
+    /// While it starts, it takes connections and resets them.
     fn is_ready(&self) -> bool {
-        const ASK: &[u8] = b"GET /v2/models/model/ready HTTP/1.1\r\nHost: zbmd\r\n\r\n";
-        TcpStream::connect(self.address).is_ok() && Client::new(self.address).ask(ASK) == 200
+        const ASK: &[u8] =
+            b"GET /v2/models/model/ready HTTP/1.1\r\nHost: zbmd\r\nConnection: close\r\n\r\n";
+
+        let answer = TcpStream::connect(self.address).and_then(|mut stream| {
+            stream.write_all(ASK)?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer)?;
+            Ok(answer)
+        });
+        answer.is_ok_and(|answer| answer.starts_with(b"HTTP/1.1 200"))
     }
 }
 

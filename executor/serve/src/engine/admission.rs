@@ -37,6 +37,15 @@ pub(crate) struct Submission {
     pub(crate) step: Option<SequenceStep>,
 }
 
+/// What decides whether a request is admitted.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    rows: usize,
+    /// Of a sequence, so many responses follow one another until the request's own is there.
+    turns: u32,
+    timeout: Option<Duration>,
+}
+
 /// What a request gave.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Computed {
@@ -177,6 +186,11 @@ impl QueueState {
 
     fn is_drained(&self) -> bool {
         self.is_draining && self.is_idle()
+    }
+
+    /// Requests before one that comes now, empty ones too.
+    fn ahead(&self) -> u64 {
+        (self.waiting.len() + self.under_way.len()) as u64
     }
 
     /// What is pushed next is the first of an iteration's requests.
@@ -344,6 +358,52 @@ impl Admission {
         self.state().sequences.count(Instant::now())
     }
 
+    /// Whether a request of one row, and of no sequence, would be admitted now.
+    pub(crate) fn check(&self, timeout: Option<Duration>, is_running: bool) -> Result<(), Refusal> {
+        let asked = Asked {
+            rows: 1,
+            turns: 1,
+            timeout,
+        };
+        self.check_asked(&self.state(), asked, is_running)
+    }
+
+    fn check_asked(
+        &self,
+        state: &QueueState,
+        asked: Asked,
+        is_running: bool,
+    ) -> Result<(), Refusal> {
+        if let Some(why) = &state.failure {
+            return Err(Refusal::Failed { why: why.clone() });
+        }
+        if state.is_draining {
+            return Err(Refusal::Draining);
+        }
+        let ahead = state.ahead();
+        // A batch has no more rows than the queue has places, so it finds room in the end.
+        if state.waiting.len() + asked.rows > self.limit {
+            return Err(Refusal::Full {
+                limit: self.limit,
+                wait: self.measured.usual(&self.batches, ahead),
+            });
+        }
+
+        let Some(timeout) = asked.timeout else {
+            return Ok(());
+        };
+        if !is_running {
+            return Err(Refusal::NotRunning);
+        }
+        let bound = |ahead| self.measured.bound(&self.batches, ahead, timeout);
+        let last = ahead + asked.rows.saturating_sub(1) as u64;
+        let expected = bound(last).max(bound(0).saturating_mul(asked.turns));
+        if expected > timeout {
+            return Err(Refusal::TooLate { expected, timeout });
+        }
+        Ok(())
+    }
+
     /// Admits a request, all of its rows or none, if it can be answered in time; what each row gives. `is_running` says
     /// whether a plan runs now.
     pub(crate) fn submit(
@@ -357,36 +417,16 @@ impl Admission {
             step,
         } = submission;
         let mut state = self.state();
-        if let Some(why) = &state.failure {
-            return Err(Refusal::Failed { why: why.clone() });
-        }
-        if state.is_draining {
-            return Err(Refusal::Draining);
-        }
-        let ahead = (state.waiting.len() + state.under_way.len()) as u64;
-        // A batch has no more rows than the queue has places, so it finds room in the end.
-        if state.waiting.len() + rows.len() > self.limit {
-            return Err(Refusal::Full {
-                limit: self.limit,
-                wait: self.measured.usual(&self.batches, ahead),
-            });
-        }
-        let measured = &self.measured;
-        let turns = turns(&state, step.as_ref());
-        let last = ahead + rows.len().saturating_sub(1) as u64;
-        if let Some(timeout) = timeout {
-            if !is_running {
-                return Err(Refusal::NotRunning);
-            }
-            let bound = |ahead| measured.bound(&self.batches, ahead, timeout);
-            let expected = bound(last).max(bound(0).saturating_mul(turns));
-            if expected > timeout {
-                return Err(Refusal::TooLate { expected, timeout });
-            }
-        }
+        let asked = Asked {
+            rows: rows.len(),
+            turns: turns(&state, step.as_ref()),
+            timeout,
+        };
+        self.check_asked(&state, asked, is_running)?;
 
-        let usual = |ahead| measured.usual(&self.batches, ahead);
-        let shortest = usual(0).saturating_mul(turns);
+        let ahead = state.ahead();
+        let usual = |ahead| self.measured.usual(&self.batches, ahead);
+        let shortest = usual(0).saturating_mul(asked.turns);
         let now = Instant::now();
         if let Some(step) = &step {
             state.sequences.admit(step, now)?;

@@ -157,6 +157,15 @@ impl RunningModel {
         self.admission.submit(submission, is_running)
     }
 
+    /// Whether a request of one row would be admitted now.
+    ///
+    /// # Errors
+    /// Why it would not.
+    pub(crate) fn check(&self, timeout: Option<Duration>) -> Result<(), Refusal> {
+        let is_running = self.readiness.is_running();
+        self.admission.check(timeout, is_running)
+    }
+
     /// It keeps a state for each sequence of requests.
     pub(crate) fn keeps_state(&self) -> bool {
         !self.model.carried.is_empty()

@@ -8,14 +8,14 @@ use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 use hyper::{Request, StatusCode};
 
-use super::body::{BodyLimits, discard, read_body};
+use super::body::{BodyLimits, ComingBody, discard};
 use super::reply::{JSON_LENGTH, Reply, closing, error, tensors, unavailable};
 use crate::engine::RunningModel;
 use crate::engine::admission::{Computed, Refusal};
-use crate::inference::{Arrival, Rejection, admit};
+use crate::inference::{Arrival, Rejection, admit, refuse_early};
 use crate::otlp::TraceParent;
 use crate::protocol::answer::{Answer, AnswerBody};
-use crate::protocol::request::{InferRequest, Tensors};
+use crate::protocol::request::{InferRequest, Tensors, timeout_in};
 use crate::server::Server;
 use crate::stats::RefusedFor;
 
@@ -36,12 +36,9 @@ pub(super) async fn answer_infer(
         running.stats.refused(RefusedFor::Draining, Duration::ZERO);
         return rejection_reply(&Rejection::Refused(Refusal::Draining));
     }
-    let body = match read_body(&parts.headers, body, limits).await {
+    let body = match read_unless_refused(server, running, &parts.headers, body, limits).await {
         Ok(body) => body,
-        Err(reply) => {
-            running.stats.refused(RefusedFor::Request, Duration::ZERO);
-            return reply;
-        }
+        Err(reply) => return reply,
     };
 
     let read = |tensors: Tensors<'_>| {
@@ -53,11 +50,7 @@ pub(super) async fn answer_infer(
     // Another may have taken its place while the body came.
     let name = &running.model.name;
     let admitted = server.with_model(name, |running| {
-        let arrival = Arrival {
-            at: Instant::now(),
-            parent: TraceParent::of(&parts.headers),
-        };
-        admit(running, server.regions(), arrival, read)
+        admit(running, server.regions(), arrival(&parts.headers), read)
     });
     let admitted = match admitted {
         Some(Ok(admitted)) => admitted,
@@ -67,6 +60,47 @@ pub(super) async fn answer_infer(
     match admitted.answer(write_answer).await {
         Ok(body) => tensors(body),
         Err(rejection) => rejection_reply(&rejection),
+    }
+}
+
+/// Reads a request's body. Where tensors follow its JSON, and they are long, the JSON says whether the request is admitted as things stand:
+/// those of one that is not are neither kept nor looked at.
+async fn read_unless_refused(
+    server: &Server,
+    running: &RunningModel,
+    headers: &HeaderMap,
+    body: Incoming,
+    limits: BodyLimits,
+) -> Result<Vec<u8>, Reply> {
+    let unreadable = |reply| {
+        running.stats.refused(RefusedFor::Request, Duration::ZERO);
+        reply
+    };
+
+    let mut body = ComingBody::open(headers, body, limits)
+        .await
+        .map_err(unreadable)?;
+    if body.is_long()
+        && let Ok(Some(json_bytes)) = json_length(headers)
+    {
+        let json = body.first(json_bytes).await.map_err(unreadable)?;
+        // What is wrong with it is said when all of it is there.
+        if let Ok(timeout) = timeout_in(json)
+            && let Some(Err(rejection)) = server.with_model(&running.model.name, |running| {
+                refuse_early(running, arrival(headers), timeout)
+            })
+        {
+            body.discard().await;
+            return Err(rejection_reply(&rejection));
+        }
+    }
+    body.read_all().await.map_err(unreadable)
+}
+
+fn arrival(headers: &HeaderMap) -> Arrival {
+    Arrival {
+        at: Instant::now(),
+        parent: TraceParent::of(headers),
     }
 }
 

@@ -170,6 +170,12 @@ impl InferRequest {
     }
 }
 
+/// The timeout of a request whose JSON this is, without its tensors.
+pub(crate) fn timeout_in(json: &[u8]) -> Result<Option<Duration>, RequestError> {
+    let json = parse(json, OTHER_VALUES)?;
+    timeout_of(json.get("parameters"))
+}
+
 fn names_of(specs: &[TensorSpec]) -> String {
     let names = specs.iter().map(|spec| format!("`{}`", spec.name));
     names.collect::<Vec<_>>().join(", ")

@@ -8,7 +8,6 @@ use std::thread::ScopedJoinHandle;
 
 use xxhash_rust::xxh3::xxh3_64;
 use zbmd_ir::{DeviceId, Plan, PlanId, TiVec, has_live};
-use zbmd_wire::connection::Protection;
 use zbmd_wire::handshake::Purpose;
 
 use super::bundle_parts::BundleParts;
@@ -147,9 +146,9 @@ impl HostSet {
         hosts: &mut Hosts,
     ) -> Result<(Arc<Switchboard>, Option<Gathering>), EngineError> {
         // Agents reach it by the address that their own connection comes from.
-        let bind_ip = match hosts.credentials.protection {
-            Protection::Loopback => Ipv4Addr::LOCALHOST,
-            Protection::Tls(_) | Protection::Plain => Ipv4Addr::UNSPECIFIED,
+        let bind_ip = match hosts.credentials.protection.is_loopback() {
+            true => Ipv4Addr::LOCALHOST,
+            false => Ipv4Addr::UNSPECIFIED,
         };
         let any_port = SocketAddr::from((bind_ip, 0));
         let gather = hosts.gather.clone();

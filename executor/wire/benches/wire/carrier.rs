@@ -7,12 +7,12 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
-use zbmd_wire::Deadline;
 use zbmd_wire::connection::{Connection, Credentials, Protection};
 use zbmd_wire::handshake::{Hello, Purpose, accept, dial};
 use zbmd_wire::testing::{Authority, Flaw, Namespace};
 use zbmd_wire::tls::{Tls, TlsFiles};
 use zbmd_wire::token::Token;
+use zbmd_wire::{Deadline, carry_over_ucx};
 
 /// The folder of the certificates, for this process and its peers.
 pub(crate) const FOLDER_VARIABLE: &str = "ZBMD_WIRE_CERTIFICATES";
@@ -47,6 +47,7 @@ pub(crate) enum Carrier {
     PlainWire,
     Rustls,
     TlsWire,
+    UcxWire,
 }
 
 /// Writes certificates of hosts at loopback and at both ends of the link between the namespaces.
@@ -66,11 +67,12 @@ fn tls() -> Tls {
 }
 
 impl Carrier {
-    const ALL: [(Self, &str, &str); 4] = [
+    const ALL: [(Self, &str, &str); 5] = [
         (Self::Tcp, "tcp", "raw TCP"),
         (Self::PlainWire, "wire", "wire"),
         (Self::Rustls, "rustls", "rustls"),
         (Self::TlsWire, "tls-wire", "wire in TLS"),
+        (Self::UcxWire, "ucx-wire", "wire over UCX"),
     ];
 
     fn entry(self) -> (Self, &'static str, &'static str) {
@@ -94,7 +96,7 @@ impl Carrier {
     }
 
     pub(crate) fn is_wire(self) -> bool {
-        matches!(self, Self::PlainWire | Self::TlsWire)
+        matches!(self, Self::PlainWire | Self::TlsWire | Self::UcxWire)
     }
 
     pub(crate) fn dial_stream(self, socket: TcpStream) -> Box<dyn Stream> {
@@ -136,19 +138,32 @@ impl Carrier {
     }
 
     pub(crate) fn dial_connection(self, socket: TcpStream) -> Connection {
-        if self == Self::PlainWire {
-            return socket.into();
-        }
         let deadline = Deadline::after(Duration::from_secs(10));
+        match self {
+            Self::PlainWire => return socket.into(),
+            Self::UcxWire => return over_ucx(socket, deadline),
+            _ => {}
+        }
         dial(socket, &HELLO, &Self::credentials(), deadline).expect("welcomed")
     }
 
     pub(crate) fn accept_connection(self, socket: TcpStream) -> Connection {
-        if self == Self::PlainWire {
-            return socket.into();
-        }
         let deadline = Deadline::after(Duration::from_secs(10));
+        match self {
+            Self::PlainWire => return socket.into(),
+            Self::UcxWire => return over_ucx(socket, deadline),
+            _ => {}
+        }
         let accepted = accept(socket, &Self::credentials(), deadline).expect("accepted");
         accepted.welcome(deadline).expect("welcomed")
     }
+}
+
+fn over_ucx(socket: TcpStream, deadline: Deadline) -> Connection {
+    let mut connection = [socket.into()];
+    if let Err((_, error)) = carry_over_ucx(&mut connection, deadline, || false) {
+        panic!("{error}");
+    }
+    let [connection] = connection;
+    connection
 }

@@ -3,15 +3,17 @@
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use zbmd_wire::Deadline;
 use zbmd_wire::connection::{Connection, Credentials, Protection};
+use zbmd_wire::error::UcxError;
 use zbmd_wire::frame::{FrameHeader, FrameKind};
 use zbmd_wire::handshake::{Hello, Purpose, accept, dial};
 use zbmd_wire::testing::{Authority, Flaw};
 use zbmd_wire::token::Token;
 use zbmd_wire::wires::{RingMemory, RingSpec, Side, Wires};
+use zbmd_wire::{Deadline, carry_over_ucx};
 
 pub(crate) const EPOCH: u64 = 5;
 
@@ -56,6 +58,27 @@ pub(crate) fn socket_pair() -> (TcpStream, TcpStream) {
     let address = listener.local_addr().expect("an address");
     let dialed = TcpStream::connect(address).expect("connected");
     (dialed, listener.accept().expect("accepted").0)
+}
+
+/// Both ends of a connection over UCX, if it is installed.
+pub(crate) fn ucx_pair() -> Option<(Connection, Connection)> {
+    let (dialed, accepted) = socket_pair();
+    let ends = [dialed, accepted].map(|socket| {
+        std::thread::spawn(|| {
+            let mut end = [socket.into()];
+            let deadline = Deadline::after(Duration::from_secs(20));
+            let carried = carry_over_ucx(&mut end, deadline, || false);
+            carried.map(|()| end).map_err(|(_, error)| error)
+        })
+    });
+    match ends.map(|end| end.join().expect("no panic")) {
+        [Ok([dialed]), Ok([accepted])] => Some((dialed, accepted)),
+        [Err(UcxError::Missing { why }), _] => {
+            eprintln!("skipped over UCX: {why}");
+            None
+        }
+        [dialed, accepted] => panic!("{:?}, {:?}", dialed.err(), accepted.err()),
+    }
 }
 
 /// Both ends of a connection in TLS.
