@@ -28,6 +28,7 @@ mod linux {
     use zbmd_tests::losses::{Feed, HARDY, Told, live, live_with, options, supervised};
     use zbmd_tests::other_processes::{hold_sockets_of, threads_of};
     use zbmd_tests::run_process::RunProcess;
+    use zbmd_tests::sample::cases;
     use zbmd_wire::find_ucx;
     use zbmd_wire::testing::{Authority, Flaw, Namespace};
 
@@ -295,7 +296,7 @@ mod linux {
         let engine = engine(folder.path());
         let expected = on_one_host(&engine);
         let token_file = token_file(folder.path());
-        for seed in 0..5u64 {
+        for seed in 0..cases(5) {
             let agent = start_agent(&token_file);
             let options = host_options(&engine, &agent, LONG_LEASE);
             let after = Duration::from_millis(50 + (seed * 7919) % 700);
