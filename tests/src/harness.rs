@@ -5,6 +5,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::sample::cases;
+
 /// Longer than any test takes, on a machine that does other things too.
 const LIMIT: Duration = Duration::from_secs(240);
 /// Set in the environment of a process that is one test of [`run_apart`]: the test's name.
@@ -83,8 +85,10 @@ fn asked_for(tests: &[Test], ready: impl FnOnce() -> bool) -> Vec<Test> {
 fn run_one((name, test): Test) {
     let begun = Instant::now();
     let watch = std::thread::spawn(move || {
-        std::thread::park_timeout(LIMIT);
-        if begun.elapsed() >= LIMIT {
+        // A larger sample takes longer.
+        let limit = LIMIT * cases(1) as u32;
+        std::thread::park_timeout(limit);
+        if begun.elapsed() >= limit {
             eprintln!("test {name} ... hangs");
             std::process::exit(101);
         }
