@@ -2,12 +2,13 @@
 //
 // Made by cbindgen from the library's source: do not edit.
 //
-// Handles (zbmd_bundle, zbmd_session, zbmd_source, zbmd_sink, zbmd_probe) are looked up, never followed: a handle that is NULL,
-// closed or of another kind is an error, ZBMD_USAGE. What you open you close; every handle on its own, in any order.
+// Handles (zbmd_bundle, zbmd_caller, zbmd_session, zbmd_source, zbmd_sink, zbmd_probe) are looked up, never followed: a
+// handle that is NULL, closed or of another kind is an error, ZBMD_USAGE. What you open you close; every handle on its
+// own, in any order.
 //
 // Threads: any handle may go from one thread to another. Bundles and sessions may be used by several threads at once.
-// A source, a sink or a probe serves one thread at a time: another one that comes meanwhile is told ZBMD_USAGE. Texts of
-// errors belong to the thread that the error happened on.
+// A caller, a source, a sink or a probe serves one thread at a time: another one that comes meanwhile is told
+// ZBMD_USAGE. Texts of errors belong to the thread that the error happened on.
 //
 // Memory: buffers and texts that you pass are yours, and need only last for the call. Nothing that you are given has
 // to be freed; each function says how long it lasts.
@@ -49,6 +50,9 @@ typedef enum zbmd_status {
 
 // A program that is ready to run, any number of times.
 typedef struct zbmd_bundle zbmd_bundle;
+
+// A bundle that is called.
+typedef struct zbmd_caller zbmd_caller;
 
 // Looks at a channel of a session.
 typedef struct zbmd_probe zbmd_probe;
@@ -132,6 +136,22 @@ typedef struct zbmd_stream {
     // Tokens of one second, or 0 if the model does not say.
     double sample_rate;
 } zbmd_stream;
+
+// The tokens of a source in a call.
+typedef struct zbmd_input {
+    // Where they are.
+    const void *tokens;
+    // As many as `zbmd_caller_bytes` says.
+    size_t bytes;
+} zbmd_input;
+
+// Where a call puts the tokens of a sink.
+typedef struct zbmd_output {
+    // The place.
+    void *tokens;
+    // As many as `zbmd_caller_bytes` says.
+    size_t bytes;
+} zbmd_output;
 
 // A live parameter and a value for it.
 typedef struct zbmd_parameter_value {
@@ -225,6 +245,45 @@ enum zbmd_status zbmd_bundle_stream(const struct zbmd_bundle *bundle,
 
 // Closes a bundle. Its sessions go on.
 enum zbmd_status zbmd_bundle_close(struct zbmd_bundle *bundle);
+
+// Makes a caller of a bundle, which runs on the thread that calls it: for short programs, such as small networks, that take less time
+// than waking another thread. The bundle must have one mode and be for one CPU device (`devices` of 1 in `zbmd_compile_options`,
+// `zbmdc compile --devices 1`), else the answer is `ZBMD_REFUSED`. A call is one block, which is one iteration of the model if it was
+// compiled with a `block` of 1. Live parameters keep their first values. A caller serves one thread at a time, and
+// outlives its bundle.
+//
+// # Safety
+// A `zbmd_caller *` can be written to `caller`.
+enum zbmd_status zbmd_bundle_caller(const struct zbmd_bundle *bundle,
+                                    struct zbmd_caller **caller);
+
+// The bytes of one source's or sink's tokens in a call: streams are counted as `zbmd_bundle_stream` does, first all sources and then all
+// sinks, from 0 on; `ZBMD_ENDED` after the last.
+//
+// # Safety
+// A `size_t` can be written to `bytes`.
+enum zbmd_status zbmd_caller_bytes(struct zbmd_caller *caller,
+                                   size_t index,
+                                   size_t *bytes);
+
+// Runs one block on the calling thread: takes the tokens of all sources and gives those of all sinks, each in the order of
+// `zbmd_bundle_stream`. It goes on from the states that the call before it left.
+//
+// - `ZBMD_OK`: the outputs are there;
+// - `ZBMD_USAGE`: another number of inputs, outputs or bytes than the bundle has: nothing has run;
+// - `ZBMD_FAULT`: a kernel failed, now or in an earlier call: make another caller.
+//
+// # Safety
+// `input_count` inputs can be read at `inputs` and `output_count` outputs at `outputs`; the bytes of each input can be read and those of
+// each output written, and nobody else writes or uses them meanwhile.
+enum zbmd_status zbmd_caller_call(struct zbmd_caller *caller,
+                                  const struct zbmd_input *inputs,
+                                  size_t input_count,
+                                  const struct zbmd_output *outputs,
+                                  size_t output_count);
+
+// Closes a caller.
+enum zbmd_status zbmd_caller_close(struct zbmd_caller *caller);
 
 // Starts a run of a bundle: memory is taken, workers wait for tokens. `options` may be NULL.
 //

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
-use zbmd_executor::{SinkHandle, SourceHandle};
+use zbmd_executor::{Caller, SinkHandle, SourceHandle};
 
 use crate::bundle::Bundle;
 use crate::probes::ProbeReader;
@@ -22,6 +22,7 @@ const CHUNKS: usize = (PLACE_BITS - FIRST_CHUNK.ilog2()) as usize;
 /// What a handle can stand for.
 pub(crate) enum Object {
     Bundle(Arc<Bundle>),
+    Caller(Caller),
     Session(Arc<Run>),
     Source(SourceHandle),
     Sink(SinkHandle),
@@ -60,6 +61,7 @@ macro_rules! kind {
 }
 
 kind!(Arc<Bundle>, Bundle, "zbmd_bundle", true);
+kind!(Caller, Caller, "zbmd_caller", false);
 kind!(Arc<Run>, Session, "zbmd_session", true);
 kind!(SourceHandle, Source, "zbmd_source", false);
 kind!(SinkHandle, Sink, "zbmd_sink", false);
@@ -69,6 +71,7 @@ impl Object {
     fn name(&self) -> &'static str {
         match self {
             Self::Bundle(_) => <Arc<Bundle>>::NAME,
+            Self::Caller(_) => Caller::NAME,
             Self::Session(_) => <Arc<Run>>::NAME,
             Self::Source(_) => SourceHandle::NAME,
             Self::Sink(_) => SinkHandle::NAME,

@@ -1,4 +1,4 @@
-//! The C interface: bundles, sessions, sources and sinks behind handles. `include/zbmd.h` is made from this crate, and
+//! The C interface: bundles, callers, sessions, sources and sinks behind handles. `include/zbmd.h` is made from this crate, and
 //! what its functions say in their documentation is what stands there.
 //!
 //! A handle looks like a pointer and is none: it is a number that is looked up (`handles.rs`), so that a null, closed
@@ -9,6 +9,7 @@
 
 mod border;
 mod bundle;
+mod caller;
 mod handles;
 mod live;
 mod modes;
@@ -23,6 +24,7 @@ mod streams;
 mod tests;
 
 pub use bundle::*;
+pub use caller::*;
 pub use live::*;
 pub use modes::*;
 pub use options::*;

@@ -32,6 +32,9 @@ const COUNT: &str = r#"Model(
     sinks: { "out": Stream() },
 )"#;
 
+/// As in `zbmd.h`.
+const ZBMD_REFUSED: i32 = 5;
+
 /// For `build`: a wrong use of memory, or behaviour that C does not define, ends the program.
 const SANITIZED: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
 
@@ -245,6 +248,38 @@ fn workers_run_in_processes() {
     assert_eq!(found[..3], [0.5, 1.0, 1.5]);
     let report: Report = serde_json::from_str(report).expect("a report");
     assert_eq!((report.iterations, report.model.as_str()), (1000, "count"));
+}
+
+#[test]
+fn calls_give_the_bits_that_rust_gives() {
+    let temp = TempDir::new().expect("a folder");
+    let program = build("call", Link::Shared, &SANITIZED, &temp);
+    let model = folder().join("../../graphs/cd2dat/model.ron");
+    let call_options = CompileOptions {
+        block: Some(2),
+        ..options(1)
+    };
+    let compiled = compile_file(&model, &call_options).unwrap_or_else(|e| panic!("{e}"));
+    let bundle = temp.path().join("cd2dat.zbmd");
+    compiled.write(&bundle).expect("the bundle is written");
+    let input = samples();
+    let output = run(&program, &[bundle.to_str().expect("UTF-8")], &input);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(
+        output.stdout == expected(compiled, &input, None),
+        "other bits than in a run"
+    );
+    insta::assert_snapshot!(stderr);
+
+    // A plan for two devices is not for one thread.
+    let compiled = compile_file(model, &options(2)).unwrap_or_else(|e| panic!("{e}"));
+    compiled.write(&bundle).expect("the bundle is written");
+    let output = Command::new(program).arg(bundle).output();
+    let output = output.expect("the example starts");
+    assert_eq!(output.status.code(), Some(ZBMD_REFUSED));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("compile with `--devices 1`"), "{stderr}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ fn the_header_is_made_of_the_source() {
         "status",
         "options",
         "bundle",
+        "caller",
         "session",
         "parameters",
         "modes",
