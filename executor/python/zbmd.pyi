@@ -160,6 +160,12 @@ class Caller:
     @property
     def tokens(self) -> dict[str, int]:
         """Tokens of a call, by the names of sources and sinks."""
+    def set(self, values: Mapping[str, float | Sequence[float]]) -> None:
+        """Sets live parameters, all of them together or none, from the next call on.
+
+        Raises ``UsageError`` for names that the model does not have, and after a call that failed; ``RefusedError`` for values out of
+        their range.
+        """
     def __call__(self, inputs: Mapping[str, _Tokens] | None = None) -> dict[str, npt.NDArray[Any]]:
         """Runs one block; what each sink gave.
 

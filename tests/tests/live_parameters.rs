@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use zbmd_executor::supervise::{Event, What};
-use zbmd_executor::{Engine, Isolation, RunOptions, SetError, When};
+use zbmd_executor::{Caller, Engine, Isolation, RunOptions, SetError, When};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{
-    Graph, LiveParameter, ParameterChange, PlanId, Program, Role, State, Value, live_parameters,
+    ChangePosition, Graph, LiveParameter, ParameterChange, PlanId, Program, Role, State, Value,
+    live_parameters,
 };
 use zbmd_tests::harness::{self, Test};
 use zbmd_tests::losses;
@@ -68,7 +69,7 @@ fn random_values(program: &Program, rng: &mut fastrand::Rng) -> Vec<(String, Vec
 /// The change as the program's graph has it.
 fn change(
     program: &Program,
-    position: zbmd_ir::ChangePosition,
+    position: ChangePosition,
     values: &[(String, Vec<f64>)],
 ) -> ParameterChange {
     let parameters = live_parameters(&program.graph);
@@ -218,6 +219,71 @@ fn random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them()
     );
 }
 
+/// Programs that the calling thread runs take them between two calls.
+fn calls_have_what_was_set_before_them() {
+    const CALLS: u64 = 12;
+    let registry = mix::registry();
+    let (mut called, mut differing) = (0, 0);
+    for seed in 0..cases(60) {
+        let program = program(seed, Shape::default());
+        let engine = Engine::new(program.clone(), &registry).expect("an engine");
+        // Most are for several devices.
+        let Ok(mut caller) = engine.caller() else {
+            continue;
+        };
+        if live_parameters(&program.graph).is_empty() {
+            continue;
+        }
+
+        let block = program.plans[PlanId(0)].block;
+        let inputs = random_inputs(&program, CALLS * block, seed);
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0xca11);
+        let mut outputs = Streams::new();
+        let mut changes = Vec::new();
+        for call in 0..CALLS {
+            for _ in 0..rng.usize(..3) {
+                let values = random_values(&program, &mut rng);
+                let named: Vec<(&str, &[f64])> = values
+                    .iter()
+                    .map(|(name, numbers)| (name.as_str(), numbers.as_slice()))
+                    .collect();
+                caller.set(&named).expect("values in their ranges");
+                let position = ChangePosition::Iteration(call * block);
+                changes.push(change(&program, position, &values));
+            }
+            call_one(&mut caller, &inputs, call as usize, &mut outputs);
+        }
+        let (expected, _) = interpret_with_changes(&program, &registry, &inputs, &changes);
+        assert!(outputs == expected, "seed {seed}: the outputs differ");
+        let (unchanged, _) = interpret_with_changes(&program, &registry, &inputs, &[]);
+        called += 1;
+        differing += usize::from(outputs != unchanged);
+
+        let error = caller.set(&[("no such", &[1.0])]).expect_err("refused");
+        assert!(matches!(error, SetError::Unknown { .. }), "{error}");
+    }
+    println!("{called} programs were called, {differing} with other outputs");
+    assert!(called > 8 && differing > 4, "a weak sample");
+}
+
+/// The call with this number: its part of the inputs, and what it gives behind the outputs.
+fn call_one(caller: &mut Caller, inputs: &Streams, call: usize, outputs: &mut Streams) {
+    let tokens: Vec<&[u8]> = caller
+        .inputs()
+        .map(|(name, bytes)| &inputs[name][call * bytes..][..bytes])
+        .collect();
+    let sinks = caller.outputs();
+    let sinks: Vec<(String, usize)> = sinks
+        .map(|(name, bytes)| (name.to_owned(), bytes))
+        .collect();
+    let mut results: Vec<Vec<u8>> = sinks.iter().map(|(_, bytes)| vec![0; *bytes]).collect();
+    let mut places: Vec<&mut [u8]> = results.iter_mut().map(Vec::as_mut_slice).collect();
+    caller.call(&tokens, &mut places).expect("it runs");
+    for ((name, _), result) in sinks.into_iter().zip(results) {
+        outputs.entry(name).or_default().extend(result);
+    }
+}
+
 /// Workers are processes that are killed between a change and its effect, and after it: what was computed again had the
 /// values that it had before.
 #[cfg(target_os = "linux")]
@@ -312,6 +378,10 @@ fn main() {
         (
             "random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them",
             random_changes_of_random_graphs_take_effect_where_the_interpreter_puts_them,
+        ),
+        (
+            "calls_have_what_was_set_before_them",
+            calls_have_what_was_set_before_them,
         ),
         (
             "changes_that_never_take_effect_are_limited",

@@ -1,8 +1,8 @@
 // Calls a bundle for each block of what it reads, on this thread:
 //
-//     call BUNDLE < INPUT > OUTPUT
+//     call BUNDLE [PARAMETER VALUE] < INPUT > OUTPUT
 //
-// The bundle has one source and one sink, and is for one CPU device.
+// The bundle has one source and one sink, and is for one CPU device. The live parameter has the value from the second call on.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@ static void check(zbmd_status status, const char *what) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2) {
-        fprintf(stderr, "usage: call BUNDLE\n");
+    if (argc != 2 && argc != 4) {
+        fprintf(stderr, "usage: call BUNDLE [PARAMETER VALUE]\n");
         return ZBMD_USAGE;
     }
     zbmd_bundle *bundle = NULL;
@@ -41,6 +41,11 @@ int main(int argc, char **argv) {
     while (fread(in, 1, in_bytes, stdin) == in_bytes) {
         check(zbmd_caller_call(caller, &input, 1, &output, 1), "call");
         fwrite(out, 1, out_bytes, stdout);
+        if (argc == 4) {
+            double number = strtod(argv[3], NULL);
+            zbmd_parameter_value value = {argv[2], &number, 1};
+            check(zbmd_caller_set(caller, &value, 1), "set");
+        }
     }
 
     // A mistake does no harm.

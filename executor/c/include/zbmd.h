@@ -249,7 +249,7 @@ enum zbmd_status zbmd_bundle_close(struct zbmd_bundle *bundle);
 // Makes a caller of a bundle, which runs on the thread that calls it: for short programs, such as small networks, that take less time
 // than waking another thread. The bundle must have one mode and be for one CPU device (`devices` of 1 in `zbmd_compile_options`,
 // `zbmdc compile --devices 1`), else the answer is `ZBMD_REFUSED`. A call is one block, which is one iteration of the model if it was
-// compiled with a `block` of 1. Live parameters keep their first values. A caller serves one thread at a time, and
+// compiled with a `block` of 1. A caller serves one thread at a time, and
 // outlives its bundle.
 //
 // # Safety
@@ -360,6 +360,19 @@ enum zbmd_status zbmd_session_set(const struct zbmd_session *session,
                                   const char *source,
                                   uint64_t token,
                                   uint64_t *position);
+
+// Sets so many live parameters of a caller together, or none of them, from the next call on.
+//
+// - `ZBMD_OK`: they are set;
+// - `ZBMD_USAGE`: no such parameter, or a parameter twice;
+// - `ZBMD_REFUSED`: a value out of its range, of another length or that an op refuses;
+// - `ZBMD_ENDED`: an earlier call failed.
+//
+// # Safety
+// `count` values can be read at `values`, whose names end with NULs and whose numbers can be read.
+enum zbmd_status zbmd_caller_set(struct zbmd_caller *caller,
+                                 const struct zbmd_parameter_value *values,
+                                 size_t count);
 
 // The live parameters of a run: a list in JSON with an object for each, by name: `name`, `numbers` (the value that was
 // set last), `is_list`, `min` and `max`. `text`, `room` and `length` are those of `zbmd_session_report`.

@@ -44,7 +44,7 @@ pub struct zbmd_output {
 /// Makes a caller of a bundle, which runs on the thread that calls it: for short programs, such as small networks, that take less time
 /// than waking another thread. The bundle must have one mode and be for one CPU device (`devices` of 1 in `zbmd_compile_options`,
 /// `zbmdc compile --devices 1`), else the answer is `ZBMD_REFUSED`. A call is one block, which is one iteration of the model if it was
-/// compiled with a `block` of 1. Live parameters keep their first values. A caller serves one thread at a time, and
+/// compiled with a `block` of 1. A caller serves one thread at a time, and
 /// outlives its bundle.
 ///
 /// # Safety

@@ -8,10 +8,11 @@ use std::ffi::c_char;
 use std::sync::Arc;
 
 use serde::Serialize;
-use zbmd_executor::{SetError, When};
+use zbmd_executor::{Caller, SetError, When};
 use zbmd_ir::ChangePosition;
 
 use crate::border::{items, optional_text, put, text};
+use crate::caller::zbmd_caller;
 use crate::handles;
 use crate::session::{Run, put_report, zbmd_session};
 use crate::status::{Failure, guard, zbmd_status};
@@ -54,15 +55,7 @@ pub unsafe extern "C" fn zbmd_session_set(
     guard(|| {
         let run: Arc<Run> = handles::get(session.addr())?;
         // SAFETY: the caller's promise.
-        let values = unsafe { items(values, count, "values") }?;
-        let mut named: Vec<(&str, &[f64])> = Vec::with_capacity(count);
-        for value in values {
-            // SAFETY: the caller's promise.
-            let name = unsafe { text(value.name, "name") }?;
-            // SAFETY: the caller's promise.
-            let numbers = unsafe { items(value.numbers, value.count, "numbers") }?;
-            named.push((name, numbers));
-        }
+        let named = unsafe { named_values(values, count) }?;
         // SAFETY: the caller's promise.
         let when = match unsafe { optional_text(source, "source") }? {
             None => When::NextBlock,
@@ -81,6 +74,52 @@ pub unsafe extern "C" fn zbmd_session_set(
         unsafe { put(position, found) };
         Ok(ZBMD_OK)
     })
+}
+
+/// Sets so many live parameters of a caller together, or none of them, from the next call on.
+///
+/// - `ZBMD_OK`: they are set;
+/// - `ZBMD_USAGE`: no such parameter, or a parameter twice;
+/// - `ZBMD_REFUSED`: a value out of its range, of another length or that an op refuses;
+/// - `ZBMD_ENDED`: an earlier call failed.
+///
+/// # Safety
+/// `count` values can be read at `values`, whose names end with NULs and whose numbers can be read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zbmd_caller_set(
+    caller: *mut zbmd_caller,
+    values: *const zbmd_parameter_value,
+    count: usize,
+) -> zbmd_status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let named = unsafe { named_values(values, count) }?;
+        handles::with(caller.addr(), |caller: &mut Caller| {
+            match caller.set(&named) {
+                Ok(()) => Ok(ZBMD_OK),
+                Err(error) => refusal(&error),
+            }
+        })
+    })
+}
+
+/// # Safety
+/// `count` values can be read at `values`, whose names end with NULs and whose numbers can be read, and they stay so long.
+unsafe fn named_values<'a>(
+    values: *const zbmd_parameter_value,
+    count: usize,
+) -> Result<Vec<(&'a str, &'a [f64])>, Failure> {
+    // SAFETY: the caller's promise.
+    let values = unsafe { items(values, count, "values") }?;
+    let mut named = Vec::with_capacity(count);
+    for value in values {
+        // SAFETY: the caller's promise.
+        let name = unsafe { text(value.name, "name") }?;
+        // SAFETY: the caller's promise.
+        let numbers = unsafe { items(value.numbers, value.count, "numbers") }?;
+        named.push((name, numbers));
+    }
+    Ok(named)
 }
 
 fn refusal(error: &SetError) -> Result<zbmd_status, Failure> {

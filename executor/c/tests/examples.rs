@@ -283,6 +283,54 @@ fn calls_give_the_bits_that_rust_gives() {
 }
 
 #[test]
+fn live_parameters_are_set_between_calls() {
+    let model = TWICE
+        .replace(
+            "sources:",
+            "params: { \"gain\": Live(2.0, min: 0.0, max: 9.0) }, sources:",
+        )
+        .replace("Gain(2.0)", "Gain($gain)");
+    let temp = TempDir::new().expect("a folder");
+    let program = build("call", Link::Shared, &SANITIZED, &temp);
+    let bundle = temp.path().join("gain.zbmd");
+    let call_options = CompileOptions {
+        block: Some(2),
+        ..options(1)
+    };
+    let compiled = compile_str("model.ron", &model, "", &call_options);
+    let compiled = compiled.unwrap_or_else(|e| panic!("{e}"));
+    compiled.write(&bundle).expect("the bundle is written");
+    let call = |value: &str, floats: &[f32]| {
+        let mut command = Command::new(&program);
+        let command = command.arg(&bundle).args(["gain", value]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the example starts");
+        let bytes: Vec<u8> = floats.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        let mut stdin = child.stdin.take().expect("a pipe");
+        stdin.write_all(&bytes).expect("little");
+        drop(stdin);
+        child.wait_with_output().expect("the example ends")
+    };
+
+    let output = call("5", &[1.0, 2.0, 3.0, 4.0]);
+    let floats: Vec<f32> = output
+        .stdout
+        .chunks_exact(4)
+        .map(|bytes| f32::from_ne_bytes(bytes.try_into().expect("four")))
+        .collect();
+    assert_eq!(floats, [2.0, 4.0, 15.0, 20.0]);
+
+    let output = call("10", &[1.0, 2.0]);
+    assert_eq!(output.status.code(), Some(ZBMD_REFUSED));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("gain"), "{stderr}");
+}
+
+#[test]
 fn live_parameters_are_set_together_at_a_token() {
     const LIVE: &str = r#"Model(
     name: "live",

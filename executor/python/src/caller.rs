@@ -6,12 +6,13 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
 use zbmd_executor::embed::StreamInfo;
-use zbmd_executor::{CallError, Caller as EngineCaller};
+use zbmd_executor::{CallError, Caller as EngineCaller, SetError};
 
 use crate::array::{self, Filled};
 use crate::errors::{self, usage_error};
 use crate::options::mapping_entries;
 use crate::run::borrow_inputs;
+use crate::session::Numbers;
 
 /// A bundle that is called.
 #[pyclass(frozen, module = "zbmd")]
@@ -56,6 +57,22 @@ impl Caller {
         streams
             .map(|stream| (stream.info.name.as_str(), stream.tokens))
             .collect()
+    }
+
+    fn set(&self, py: Python<'_>, values: BTreeMap<String, Numbers>) -> PyResult<()> {
+        let named: Vec<(&str, &[f64])> = values
+            .iter()
+            .map(|(name, numbers)| (name.as_str(), numbers.as_slice()))
+            .collect();
+        let set_result = py.detach(|| {
+            let locked = self.caller.lock();
+            let mut caller = locked.unwrap_or_else(PoisonError::into_inner);
+            caller.set(&named)
+        });
+        set_result.map_err(|error| match error {
+            SetError::Ended => call_error(CallError::Ended),
+            error => errors::error_of_class(error.class(), error),
+        })
     }
 
     #[pyo3(signature = (inputs = None))]

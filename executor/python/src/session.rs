@@ -75,13 +75,13 @@ const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// The value of a parameter.
 #[derive(FromPyObject)]
-enum Numbers {
+pub(crate) enum Numbers {
     One(f64),
     List(Vec<f64>),
 }
 
 impl Numbers {
-    fn as_slice(&self) -> &[f64] {
+    pub(crate) fn as_slice(&self) -> &[f64] {
         match self {
             Self::One(number) => std::slice::from_ref(number),
             Self::List(numbers) => numbers,

@@ -19,6 +19,28 @@ def test_states_go_on_from_call_to_call() -> None:
     assert [call()["out"].tolist() for _ in range(2)] == [[1, 2, 3], [4, 5, 6]]
 
 
+LIVE = """Model(
+    name: "live",
+    params: { "gain": Live(1.0, min: 0.0, max: 10.0) },
+    sources: { "x": Stream(dtype: f32) },
+    actors: { "gain": Gain($gain) },
+    channels: [(from: "x", to: ["gain"]), (from: "gain", to: ["y"])],
+    sinks: { "y": Stream() },
+)"""
+
+
+def test_live_parameters_are_set_between_calls() -> None:
+    call = zbmd.compile(LIVE, devices=1, block=2).caller()
+    x = np.ones(2, np.float32)
+    call.set({"gain": 3})
+    assert call({"x": x})["y"].tolist() == [3, 3]
+    with pytest.raises(zbmd.RefusedError, match="gain"):
+        call.set({"gain": 11})
+    with pytest.raises(zbmd.UsageError, match="pain"):
+        call.set({"pain": 1})
+    assert call({"x": x})["y"].tolist() == [3, 3]
+
+
 def test_what_does_not_fit_is_refused() -> None:
     call = zbmd.compile(TWICE, devices=1, block=16).caller()
     with pytest.raises(zbmd.UsageError, match="given 60 bytes, a call takes 64"):

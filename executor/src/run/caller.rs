@@ -6,8 +6,10 @@ use std::sync::Arc;
 use zbmd_ir::{ActorId, DeviceId, Plan, State, has_live};
 use zbmd_op::team::Helpers;
 
-use crate::error::{CallError, EngineError};
+use crate::error::{CallError, EngineError, SetError};
+use crate::live_program::NumbersByParameter;
 use crate::program::{Engine, LoadedProgram};
+use crate::run::parameters::{numbered_values, prepare_kernels};
 use crate::transport::conduit::{Consumer, Producer};
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::{EpochSpec, LiveStart, SinkSpec};
@@ -18,7 +20,7 @@ use crate::worker::job::{HostOptions, WorkerJob};
 use crate::worker::prepared::PreparedWorker;
 
 impl Engine {
-    /// A program to call: see [`Caller`]. Its states begin as declared, and its live parameters keep their first values.
+    /// A program to call: see [`Caller`]. Its states begin as declared, and its live parameters with their first values.
     ///
     /// # Errors
     /// [`EngineError::Call`] unless the program has one mode and its main plan is for one CPU device; too little memory.
@@ -54,6 +56,8 @@ pub struct Caller {
     helpers: Helpers,
     sources: Vec<CallPort<Producer>>,
     sinks: Vec<CallPort<Consumer>>,
+    /// Live parameters that were set.
+    numbers: NumbersByParameter,
     /// Whether a call has failed: what it left behind is no state of the program.
     has_failed: bool,
 }
@@ -130,7 +134,28 @@ impl Caller {
             helpers,
             sources,
             sinks,
+            numbers: NumbersByParameter::new(),
             has_failed: false,
+        })
+    }
+
+    /// Sets live parameters by name, all of them or none: from the next call on.
+    ///
+    /// # Errors
+    /// See [`SetError`]; [`SetError::Ended`] after a call that failed.
+    pub fn set(&mut self, values: &[(&str, &[f64])]) -> Result<(), SetError> {
+        if self.has_failed {
+            return Err(SetError::Ended);
+        }
+        let values = numbered_values(&self.loaded.live.parameters, values)?;
+        prepare_kernels(&self.loaded, self.numbers.clone(), &values)?;
+
+        self.numbers.extend(values.iter().cloned());
+        // The kernels were made above, so that the worker finds them.
+        let changed = self.worker.change(values);
+        changed.map_err(|_| {
+            self.has_failed = true;
+            SetError::Ended
         })
     }
 

@@ -143,7 +143,7 @@ impl ParameterHandle {
 }
 
 /// The values by the index of their parameter.
-fn numbered_values(
+pub(super) fn numbered_values(
     parameters: &[LiveParameter],
     values: &[(&str, &[f64])],
 ) -> Result<Values, SetError> {
@@ -165,7 +165,7 @@ fn numbered_values(
 }
 
 /// Whether all actors take the values, with what the other parameters are. The kernels are ready for the workers then.
-fn prepare_kernels(
+pub(super) fn prepare_kernels(
     loaded: &LoadedProgram,
     numbers_before: NumbersByParameter,
     values: &Values,

@@ -12,9 +12,10 @@ use super::period_loop::{DeviceRun, PeriodLoop};
 use super::probe::ProbeRecorder;
 use super::replay::{CalendarReplay, Observed, SlotContext};
 use super::streams::{SinkEnd, SourceEnd};
-use crate::fault::StepStop;
+use crate::fault::{StepStop, WorkerFault};
 use crate::transport::admission::AdmissionGate;
 use crate::transport::admission_times::AdmissionTimes;
+use crate::transport::change_queue::Values;
 use crate::transport::clock::Clock;
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_state::WorkerStatus;
@@ -78,6 +79,17 @@ impl CpuWorker {
         let epoch: Arc<EpochMemory> = Arc::clone(&self.memory.epoch);
         let mut run = self.begin(&epoch, periods, None);
         periods.run_one(&epoch.common, &mut run)
+    }
+
+    /// Changes live parameters with the block of this period, which has not begun.
+    ///
+    /// # Errors
+    /// A kernel that cannot be made.
+    pub(super) fn change(&mut self, period: u64, values: Values) -> Result<(), WorkerFault> {
+        match &mut self.live {
+            Some(live) => live.change(period, values),
+            None => Ok(()),
+        }
     }
 
     fn begin<'a>(

@@ -24,6 +24,7 @@ use crate::observe::measure::LatencyPath;
 use crate::program::LoadedProgram;
 use crate::transport::admission::{AdmissionGate, AdmissionModel, AdmissionSource};
 use crate::transport::arena::OutOfMemory;
+use crate::transport::change_queue::Values;
 use crate::transport::conduit::{Consumer, Producer};
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::model_end::ModelSources;
@@ -344,6 +345,17 @@ impl PreparedWorker {
             Err(panic) => WorkerFault::Panic(panic_message(panic.as_ref())),
         };
         Err(Box::new(fault_report(loaded, self, fault)))
+    }
+
+    /// Changes live parameters with the next block, of a worker whose blocks are run one by one.
+    ///
+    /// # Errors
+    /// A kernel that cannot be made.
+    pub(crate) fn change(&mut self, values: Values) -> Result<(), WorkerFault> {
+        match &mut self.device {
+            DeviceWorker::Cpu(cpu) => cpu.change(self.periods.period, values),
+            DeviceWorker::Gpu(_) => Ok(()),
+        }
     }
 
     /// Runs all periods on this thread; the number of blocks.

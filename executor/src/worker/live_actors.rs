@@ -123,6 +123,18 @@ impl LiveActors {
         Ok(())
     }
 
+    /// Changes parameters with the block of this period, which nobody has begun.
+    ///
+    /// # Errors
+    /// A kernel that cannot be made.
+    pub(super) fn change(&mut self, period: u64, values: Values) -> Result<(), WorkerFault> {
+        self.add(Decision::Block(period), values);
+        self.fold_changes(period);
+        self.make_kernels()?;
+        self.next_period = 0;
+        Ok(())
+    }
+
     fn add(&mut self, decision: Decision, values: Values) {
         let position = match decision {
             Decision::TooLate => return,
