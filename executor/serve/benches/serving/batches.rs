@@ -8,7 +8,8 @@ use zbmd_compiler::CompileOptions;
 
 use super::client::ask_until;
 use super::common::Models;
-use super::shared::{Model, load, options, request, words};
+use super::figures::load;
+use super::shared::{Model, options, request, words};
 use super::turn::{TURNS, Turn};
 
 const CLIENTS: [usize; 3] = [1, 8, 16];

@@ -14,7 +14,8 @@ use zbmd_executor::embed::streams;
 use zbmd_executor::{Engine, RunOptions};
 
 use super::common::{Connection, Models};
-use super::shared::{Model, connect, load, options, request};
+use super::figures::load;
+use super::shared::{Model, connect, options, request};
 use super::turn::{TURNS, Turn};
 
 const CLIENTS: [usize; 3] = [1, 8, 16];

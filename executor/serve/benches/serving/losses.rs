@@ -21,7 +21,8 @@ use rustix::process::Signal;
 
 use super::common::exchange::{Exchange, Speakers, wide_exchanges};
 use super::common::{Connection, Models, Server, WIDE, compiled, signal};
-use super::shared::{cpu_ms, load, seconds, words};
+use super::figures::{load, quantiles};
+use super::shared::{cpu_ms, seconds, words};
 
 const LOSS_EVERY: Duration = Duration::from_secs(2);
 /// Of a turn without losses, and of one with them.
@@ -190,18 +191,12 @@ impl Seen {
         self.times_ms.iter().copied().fold(0.0, f64::max)
     }
 
-    fn print(&mut self, case: &str, losses: u32) {
-        self.times_ms.sort_by(f64::total_cmp);
-        let last = self.times_ms.len().saturating_sub(1);
-        let quantile = |part: f64| self.times_ms[(last as f64 * part) as usize];
+    fn print(&self, case: &str, losses: u32) {
+        let [p50, p99, p999, longest] = quantiles(&self.times_ms, [0.5, 0.99, 0.999, 1.0]);
         println!(
-            "{case:10} {losses:6} {:9} {:7} {:8.2} {:8.2} {:9.2} {:11.2}  {}",
+            "{case:10} {losses:6} {:9} {:7} {p50:8.2} {p99:8.2} {p999:9.2} {longest:11.2}  {}",
             self.times_ms.len(),
             self.failures.len(),
-            quantile(0.5),
-            quantile(0.99),
-            quantile(0.999),
-            quantile(1.0),
             load()
         );
         if let Some(why) = self.failures.first() {

@@ -10,28 +10,6 @@
 //! | `poisson-realtime` | the same of a server in real time, asked by a thread that nothing else holds up |
 //! | `scrapes` | a Prometheus reads the metrics once a second |
 
-#[cfg(target_os = "linux")]
-mod batches;
-#[cfg(target_os = "linux")]
-mod canned;
-#[cfg(target_os = "linux")]
-mod client;
-#[cfg(target_os = "linux")]
-#[path = "../../tests/common/mod.rs"]
-mod common;
-#[cfg(target_os = "linux")]
-mod losses;
-#[cfg(target_os = "linux")]
-mod mlserver;
-#[cfg(target_os = "linux")]
-mod poisson;
-#[cfg(target_os = "linux")]
-mod scrapes;
-#[cfg(target_os = "linux")]
-mod shared;
-#[cfg(target_os = "linux")]
-mod turn;
-
 #[cfg(not(target_os = "linux"))]
 fn main() {
     println!("skipped: the servers' processes are looked at by way of /proc");
@@ -39,19 +17,47 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() {
+    linux::main();
+}
+
+#[cfg(target_os = "linux")]
+#[path = "."]
+mod linux {
+    mod batches;
+    mod canned;
+    mod client;
+    #[path = "../../tests/common/mod.rs"]
+    mod common;
+    #[path = "../../../../tests/src/figures.rs"]
+    #[allow(
+        dead_code,
+        unreachable_pub,
+        unused_imports,
+        reason = "a part of it is used here"
+    )]
+    mod figures;
+    mod losses;
+    mod mlserver;
+    mod poisson;
+    mod scrapes;
+    mod shared;
+    mod turn;
+
     use poisson::Scheduling;
 
-    let name = shared::words().next();
-    match name.as_deref() {
-        Some("batches") => batches::run(),
-        Some("canned") => canned::run(),
-        Some("losses") => losses::run(),
-        Some("mlserver") => mlserver::run(),
-        Some("poisson") => poisson::run(Scheduling::Ordinary),
-        Some("poisson-realtime") => poisson::run(Scheduling::Realtime),
-        Some("scrapes") => scrapes::run(),
-        _ => println!(
-            "which one? batches, canned, losses, mlserver, poisson, poisson-realtime or scrapes"
-        ),
+    pub(super) fn main() {
+        let name = shared::words().next();
+        match name.as_deref() {
+            Some("batches") => batches::run(),
+            Some("canned") => canned::run(),
+            Some("losses") => losses::run(),
+            Some("mlserver") => mlserver::run(),
+            Some("poisson") => poisson::run(Scheduling::Ordinary),
+            Some("poisson-realtime") => poisson::run(Scheduling::Realtime),
+            Some("scrapes") => scrapes::run(),
+            _ => println!(
+                "which one? batches, canned, losses, mlserver, poisson, poisson-realtime or scrapes"
+            ),
+        }
     }
 }

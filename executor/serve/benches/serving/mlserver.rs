@@ -14,7 +14,8 @@ use std::process::{Child, Command};
 
 use super::client::{Client, ask_until};
 use super::common::{Models, wait_until};
-use super::shared::{Model, list_request, load, options, request};
+use super::figures::load;
+use super::shared::{Model, list_request, options, request};
 use super::turn::{TURNS, Turn};
 
 const CLIENTS: [usize; 2] = [1, 8];

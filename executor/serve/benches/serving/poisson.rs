@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,7 +28,8 @@ use zbmd_executor::realtime::{self, ThreadRole};
 
 use super::client::Client;
 use super::common::{Models, PATIENCE, Server};
-use super::shared::{Model, load, options, request, seconds};
+use super::figures::{load, quantiles};
+use super::shared::{Model, options, request, seconds};
 
 /// Each with one request at a time. More than the queue holds, so that it can be full.
 const CONNECTIONS: u32 = 64;
@@ -61,7 +63,18 @@ impl Scheduling {
         options
     }
 
-    /// Makes the calling thread of the bench one that is woken when it should be.
+    /// Starts a thread of the bench that is woken when it should be.
+    fn spawn<'scope, T: Send + 'scope>(
+        self,
+        scope: &'scope Scope<'scope, '_>,
+        work: impl FnOnce() -> T + Send + 'scope,
+    ) -> ScopedJoinHandle<'scope, T> {
+        scope.spawn(move || {
+            self.enter();
+            work()
+        })
+    }
+
     fn enter(self) {
         // The system may wake an ordinary thread up to 50 us late without need, unless it is told not to.
         rustix::thread::set_current_timer_slack(NonZero::new(1)).expect("set");
@@ -124,8 +137,7 @@ fn capacity(address: SocketAddr, request: &[u8], scheduling: Scheduling) -> f64 
         (now < end).then_some(now)
     });
     let seen = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| {
-            scheduling.enter();
+        let asking = scheduling.spawn(scope, || {
             Connections::new(address, SATURATING).ask_all(&mut at_once, request)
         });
         asking.join().expect("no panic")
@@ -151,18 +163,16 @@ impl Offered {
             next: begun,
             end: begun + self.time,
         };
-        let mut seen = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let sleepers = cores().into_iter().map(|core| {
                 let is_over = &is_over;
-                scope.spawn(move || {
+                self.scheduling.spawn(scope, move || {
                     sched_setaffinity(None, &core).expect("a core of ours");
-                    self.scheduling.enter();
                     wake_ups(is_over)
                 })
             });
             let sleepers: Vec<_> = sleepers.collect();
-            let asking = scope.spawn(|| {
-                self.scheduling.enter();
+            let asking = self.scheduling.spawn(scope, || {
                 Connections::new(address, CONNECTIONS).ask_all(&mut arrivals, request)
             });
             let asked = asking.join();
@@ -175,9 +185,7 @@ impl Offered {
                 seconds: self.time.as_secs_f64(),
                 ..asked.expect("no panic")
             }
-        });
-        seen.sort();
-        seen
+        })
     }
 }
 
@@ -324,57 +332,31 @@ struct Seen {
 }
 
 impl Seen {
-    fn sort(&mut self) {
-        for times in [
-            &mut self.answered_us,
-            &mut self.refused_us,
-            &mut self.wake_up_us,
-        ] {
-            times.sort_by(f64::total_cmp);
-        }
-    }
-
     fn print(&self, part: f64, bound_us: f64) {
-        let asked = self.answered_us.len() + self.refused_us.len();
+        let (answered, refused) = (&self.answered_us, &self.refused_us);
+        let asked = answered.len() + refused.len();
         let share = |count: usize, of: usize| 100.0 * count as f64 / of.max(1) as f64;
-        let answered = &self.answered_us;
-        let refused = &self.refused_us;
+        let [p50, p99, p999, longest] = quantiles(answered, [0.5, 0.99, 0.999, 1.0]);
+        let [refused_p50, refused_p99, refused_longest] = quantiles(refused, [0.5, 0.99, 1.0]);
+        let [wake_up_p999, latest_wake_up] = quantiles(&self.wake_up_us, [0.999, 1.0]);
 
-        // What a thread that only sleeps may wait, an answer may as well.
-        let with_wake_up_us = bound_us + quantile(&self.wake_up_us, 1.0);
-
-        // In the order of the heading.
+        // In the order of the heading. What a thread that only sleeps may wait, an answer may as well.
         print!(
-            "{:6.0} {:10.0} {:15.3} {:11.0} {:7.0} {:7.0} {:9.0} {:7.0} {:13.4} {:18} {:10.2} {:15.0} {:7.0} {:7.0} {:13.2} {:17.0} {:7.0}",
+            "{:6.0} {:10.0} {:15.3} {:11.0} {p50:7.0} {p99:7.0} {p999:9.0} {longest:7.0} {:13.4} {:18} {:10.2} {refused_p50:15.0} \
+             {refused_p99:7.0} {refused_longest:7.0} {:13.2} {wake_up_p999:17.0} {latest_wake_up:7.0}",
             100.0 * part,
             asked as f64 / self.seconds,
             share(self.started_late, asked),
             answered.len() as f64 / self.seconds,
-            quantile(answered, 0.5),
-            quantile(answered, 0.99),
-            quantile(answered, 0.999),
-            quantile(answered, 1.0),
             share(above(answered, bound_us), answered.len()),
-            above(answered, with_wake_up_us),
+            above(answered, bound_us + latest_wake_up),
             share(refused.len(), asked),
-            quantile(refused, 0.5),
-            quantile(refused, 0.99),
-            quantile(refused, 1.0),
             share(above(refused, PROMPT_US), refused.len()),
-            quantile(&self.wake_up_us, 0.999),
-            quantile(&self.wake_up_us, 1.0),
         );
     }
 }
 
-/// Of sorted values; 0 where there are none.
-fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let place = (sorted.len() as f64 * part) as usize;
-    let last = sorted.len().saturating_sub(1);
-    sorted.get(place.min(last)).copied().unwrap_or(0.0)
-}
-
-/// How many of sorted values are larger.
-fn above(sorted: &[f64], limit: f64) -> usize {
-    sorted.len() - sorted.partition_point(|value| *value <= limit)
+/// How many values are larger.
+fn above(values: &[f64], limit: f64) -> usize {
+    values.iter().filter(|value| **value > limit).count()
 }

@@ -15,7 +15,8 @@ use rustix::process::Signal;
 
 use super::client::ask_until;
 use super::common::{Connection, Models, Server, signal, wait_until};
-use super::shared::{Model, cpu_ms, load, options, request, seconds};
+use super::figures::load;
+use super::shared::{Model, cpu_ms, options, request, seconds};
 use super::turn::Turn;
 
 const CLIENTS: usize = 8;

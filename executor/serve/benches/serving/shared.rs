@@ -10,7 +10,7 @@ use zbmd_compiler::{
 };
 use zbmd_executor::embed::streams;
 
-use crate::common::WIDE;
+use super::common::WIDE;
 
 /// What the command line says: the bench, and what it is to look at. What `cargo bench` adds is left out.
 pub(crate) fn words() -> impl Iterator<Item = String> {
@@ -83,12 +83,6 @@ pub(crate) fn options() -> CompileOptions {
         block: Some(1),
         ..CompileOptions::default()
     }
-}
-
-/// The load of the system, as all share its cores.
-pub(crate) fn load() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().unwrap_or_default().to_owned()
 }
 
 /// What a process has computed so far, in milliseconds; 0 of one that is gone. The system counts in hundredths of a second.

@@ -1,6 +1,9 @@
 //! Heartbeats between the conductor and an agent: a thread sends this side's and hears the other's. A peer that has not been
 //! heard for a lease is silent: gone, cut off or stopped, which from here is the same.
 //!
+//! A side that was not woken for a while has heard nobody meanwhile: that time does not count. Where a whole machine stood still, as virtual
+//! ones do, or both hosts are on one, nobody has spoken either. A loss is noticed later then, by as much.
+//!
 //! Each side sends five in a lease. An agent answers where the conductor's come from, so only agents need an address that
 //! others know.
 
@@ -82,21 +85,8 @@ impl Heartbeats {
         peer: BeatPeer,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        let first = Arc::new(FirstBeat::default());
-        let patience_ns = peer.patience.as_nanos() as u64;
-        let mut beats = BeatLoop {
-            socket,
-            token,
-            own,
-            lease_ns: lease.as_nanos() as u64,
-            peer,
-            last_sequence: 0,
-            deadline_ns: Clock.now_ns().saturating_add(patience_ns),
-            is_silent: false,
-            sequence: 0,
-            next_beat_ns: 0,
-            first: Arc::clone(&first),
-        };
+        let mut beats = BeatLoop::new(socket, token, own, lease, peer);
+        let first = Arc::clone(&beats.first);
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let thread_stop = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
@@ -137,8 +127,33 @@ impl Drop for Heartbeats {
 }
 
 impl BeatLoop {
+    fn new(
+        socket: UdpSocket,
+        token: Token,
+        own: BeatSender,
+        lease: Duration,
+        peer: BeatPeer,
+    ) -> Self {
+        let patience_ns = peer.patience.as_nanos() as u64;
+        Self {
+            socket,
+            token,
+            own,
+            lease_ns: lease.as_nanos() as u64,
+            peer,
+            last_sequence: 0,
+            deadline_ns: Clock.now_ns().saturating_add(patience_ns),
+            is_silent: false,
+            sequence: 0,
+            next_beat_ns: 0,
+            first: Arc::default(),
+        }
+    }
+
     fn run(&mut self, stop: &OwnedFd) {
+        let mut waking_ns = Clock.now_ns();
         loop {
+            self.excuse(Clock.now_ns().saturating_sub(waking_ns));
             // What has come while this thread could not run is heard before anybody is missed.
             self.hear();
             let now_ns = Clock.now_ns();
@@ -146,7 +161,7 @@ impl BeatLoop {
                 self.next_beat_ns = now_ns + self.interval_ns();
                 self.send();
             }
-            let waking_ns = self.miss(now_ns).min(self.next_beat_ns);
+            waking_ns = self.miss(now_ns).min(self.next_beat_ns);
 
             let left_ns = waking_ns.saturating_sub(now_ns);
             let left = Timespec {
@@ -162,6 +177,11 @@ impl BeatLoop {
                 return;
             }
         }
+    }
+
+    /// The peer need not have been heard for as long as this side was woken late.
+    fn excuse(&mut self, late_ns: u64) {
+        self.deadline_ns = self.deadline_ns.saturating_add(late_ns);
     }
 
     /// From one heartbeat to the next; a short time as long as the peer is waited for.
@@ -313,6 +333,38 @@ mod tests {
         agent_silent
             .try_recv()
             .expect_err("the conductor was there");
+    }
+
+    /// A thread that was stopped for longer than a lease finds the other side there, which had as little time to speak.
+    #[test]
+    fn a_side_that_was_not_woken_misses_nobody() {
+        let (agent_socket, agent_address) = socket();
+        let (own_socket, _) = socket();
+        let (send, silent) = mpsc::channel();
+        let mut beats = BeatLoop::new(
+            own_socket,
+            token(),
+            BeatSender::Conductor,
+            LEASE,
+            BeatPeer {
+                session: SESSION,
+                address: Some(agent_address),
+                patience: LONG,
+                on_silent: Box::new(move || send.send(()).expect("the test waits")),
+            },
+        );
+        beats.take(&beat(1, BeatSender::Agent, SESSION), agent_address);
+        drop(agent_socket);
+
+        let lease_ns = LEASE.as_nanos() as u64;
+        let stopped_ns = 10 * lease_ns;
+        let planned_ns = beats.deadline_ns - lease_ns / 2;
+        beats.excuse(stopped_ns);
+        let left_ns = beats.miss(planned_ns + stopped_ns) - (planned_ns + stopped_ns);
+        assert_eq!(left_ns, lease_ns / 2, "as much as when it fell asleep");
+        silent.try_recv().expect_err("it is not missed");
+        beats.miss(planned_ns + stopped_ns + lease_ns);
+        silent.try_recv().expect("it is missed");
     }
 
     /// Recorded heartbeats, those of other sessions and directions, and those without the token keep nobody alive.

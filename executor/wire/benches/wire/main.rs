@@ -7,6 +7,14 @@
 //! over UCX beside one over TCP, where UCX is installed: how it takes its way is up to the environment (`UCX_TLS=tcp`).
 
 mod carrier;
+#[path = "../../../../tests/src/figures.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "a part of it is used here"
+)]
+mod figures;
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,6 +23,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use carrier::{Carrier, Stream};
+use figures::{load, median};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 use zbmd_wire::connection::Connection;
@@ -411,11 +420,6 @@ fn paced_source(payload: &mut [u8], mut send: impl FnMut(u64, &[u8])) -> u64 {
     cpu_ns
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// A wire and what it is compared with, and the goals of the ratio between them.
 struct Comparison {
     rival: Carrier,
@@ -492,8 +496,7 @@ fn main() {
     let folder = carrier::certificate_folder();
     std::fs::create_dir(folder).expect("a folder of our own");
     carrier::write_certificates(folder);
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("load: {}", load.trim());
+    println!("load {}", load());
     let namespace = Namespace::make();
     let words: Vec<&String> = arguments[1..]
         .iter()
@@ -515,6 +518,5 @@ fn main() {
         }
     }
     std::fs::remove_dir_all(folder).expect("it is ours");
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("load: {}", load.trim());
+    println!("load {}", load());
 }
