@@ -5,7 +5,7 @@
 //! No test harness: this program is its own worker process.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
@@ -815,6 +815,7 @@ fn a_value_that_stays_behind_is_seen() {
 /// Sets a parameter over and over while another thread changes the mode: its value never goes to another parameter.
 fn parameters_set_while_modes_change_keep_their_names() {
     const CHANGES: usize = 200;
+    const SETS: u32 = 200;
     let modes = compiled(
         r#"Model(
     params: { "gain": Live(1.0, min: 0.0, max: 1e6), "offset": Live(0.0, min: 0.0, max: 1e6) },
@@ -841,7 +842,8 @@ fn parameters_set_while_modes_change_keep_their_names() {
     let mut sink = session.sink("out").expect("a sink");
     let (parameters, handle, stopper) = (session.parameters(), session.modes(), session.stopper());
     let is_over = AtomicBool::new(false);
-    let (values, last) = std::thread::scope(|scope| {
+    let last = AtomicU32::new(0);
+    let values = std::thread::scope(|scope| {
         scope.spawn(move || while source.push(&[1f32; 48]).is_ok() {});
         let reader = scope.spawn(move || {
             let mut part = [0f32; 48];
@@ -852,32 +854,34 @@ fn parameters_set_while_modes_change_keep_their_names() {
             values
         });
         let setter = scope.spawn(|| {
-            let mut last = 0;
             for offset in 1.. {
                 if is_over.load(Ordering::Relaxed) {
                     break;
                 }
                 let value = [f64::from(offset)];
                 match parameters.set(&[("offset", &value)], When::NextBlock) {
-                    Ok(_) => last = offset,
+                    Ok(_) => last.store(offset, Ordering::Relaxed),
                     Err(SetError::Full | SetError::Pending { .. }) => std::thread::yield_now(),
                     Err(error) => panic!("{error}"),
                 }
             }
-            last
         });
-        for change in 0..CHANGES {
+        // Where the setter has little of a core, there are more changes.
+        for change in 0.. {
+            if change >= CHANGES && last.load(Ordering::Relaxed) > SETS {
+                break;
+            }
             let name = ["one", "both"][change % 2];
             handle.change(name).expect("allowed").wait().expect("done");
         }
         is_over.store(true, Ordering::Relaxed);
-        let last = setter.join().expect("no panic");
+        setter.join().expect("no panic");
         stopper.stop();
-        (reader.join().expect("no panic"), last)
+        reader.join().expect("no panic")
     });
     session.join().expect("it ends well");
+    let last = last.into_inner();
     println!("{last} sets, {} tokens", values.len());
-    assert!(last > 200, "a weak sample");
     let most = last as f32 + 1.0;
     assert!(values.iter().all(|value| (1.0..=most).contains(value)));
     assert!(values.is_sorted(), "values are set in order");
