@@ -135,6 +135,10 @@ impl Connection {
     }
 
     /// From here on its bytes go over UCX.
+    #[cfg_attr(
+        not(feature = "ucx"),
+        expect(dead_code, reason = "nothing goes another way then")
+    )]
     pub(crate) fn carry_over(&mut self, stream: UcxStream) {
         self.layer = Layer::Ucx(Box::new(stream));
     }
