@@ -9,31 +9,14 @@
 # Exit code 0 if all is well, 1 if not, 77 with the reason if it cannot run here.
 set -uo pipefail
 
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-root="$here/.."
-skip() {
-    echo "SKIPPED: $*"
-    exit 77
-}
-fail() {
-    echo "FAILED: $*"
-    for log in "$dir"/*.log "$dir"/slurm-*.out; do
-        [ -s "$log" ] && echo "--- $log" && grep -v pmix "$log" | tail -n 10
-    done
-    exit 1
-}
+. "$(dirname "${BASH_SOURCE[0]}")/launch_script.sh"
 for program in slurmctld slurmd sbatch srun squeue scontrol munged; do
     command -v "$program" >/dev/null || PATH="$PATH:/usr/sbin"
     command -v "$program" >/dev/null || skip "no $program here: apt-get install -y slurm-wlm munge"
 done
 [ "$(id -u)" = 0 ] || skip "Slurm's daemons need root"
 
-# ZBMD_BIN names a folder with zbmdc and zbmd-run; without it they are built.
-bin="${ZBMD_BIN:-$root/target/release}"
-if [ -z "${ZBMD_BIN:-}" ]; then
-    (cd "$root" && cargo build --release --bins) || exit 1
-fi
-export PATH="$bin:$PATH"
+find_commands
 
 dir="$(mktemp -d)"
 # Before anything is cancelled: no other Slurm is meant.
@@ -129,18 +112,7 @@ Model(
 )
 END
 zbmdc compile model.ron --machine machine.ron -o model.zbmd || fail "the model is not compiled"
-cat > noise.ron <<'END'
-Model(
-    name: "noise",
-    actors: { "noise": Noise(seed: 1, amplitude: 0.3, dtype: f32) },
-    channels: [(from: "noise", to: ["out"])],
-    sinks: { "out": Stream() },
-)
-END
-zbmdc compile noise.ron -o noise.zbmd && zbmd-run noise.zbmd -q --iterations "${TOKENS:-12000000}" -o out=in.f32 ||
-    fail "no input"
-head -c 32 /dev/urandom | base64 > cluster.token
-chmod 600 cluster.token
+make_input_and_token "${TOKENS:-12000000}"
 zbmd-run model.zbmd -q -i in=in.f32 -o out=expected.f32 || fail "the undisturbed run fails"
 
 field() { scontrol show job "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }

@@ -9,28 +9,11 @@
 # Exit code 0 if all is well, 1 if not, 77 with the reason if it cannot run here.
 set -uo pipefail
 
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-root="$here/.."
-skip() {
-    echo "SKIPPED: $*"
-    exit 77
-}
-fail() {
-    echo "FAILED: $*"
-    for log in "$dir"/*.log; do
-        [ -s "$log" ] && echo "--- $log" && tail -n 10 "$log"
-    done
-    exit 1
-}
+. "$(dirname "${BASH_SOURCE[0]}")/launch_script.sh"
 [ -x /lib/systemd/systemd ] && command -v systemd-run > /dev/null || skip "no systemd here: apt-get install -y systemd"
 [ "$(id -u)" = 0 ] || skip "namespaces of its own need root"
 
-# ZBMD_BIN names a folder with zbmdc and zbmd-run; without it they are built.
-bin="${ZBMD_BIN:-$root/target/release}"
-if [ -z "${ZBMD_BIN:-}" ]; then
-    (cd "$root" && cargo build --release --bins) || exit 1
-fi
-export PATH="$bin:$PATH"
+find_commands
 
 if [ -z "${ZBMD_SYSTEMD_INSIDE:-}" ]; then
     manifests="$root/executor/cli/launch/kubernetes.yaml"
@@ -78,18 +61,7 @@ Model(
 )
 END
 zbmdc compile model.ron --machine cluster.ron -o model.zbmd || fail "the model is not compiled"
-head -c 32 /dev/urandom | base64 > cluster.token
-chmod 600 cluster.token
-cat > noise.ron <<'END'
-Model(
-    name: "noise",
-    actors: { "noise": Noise(seed: 1, amplitude: 0.3, dtype: f32) },
-    channels: [(from: "noise", to: ["out"])],
-    sinks: { "out": Stream() },
-)
-END
-# Six seconds at the rate below.
-zbmdc compile noise.ron -o noise.zbmd && zbmd-run noise.zbmd -q --iterations 300000 -o out=in.f32 || fail "no input"
+make_input_and_token 300000
 zbmd-run model.zbmd -q -i in=in.f32 -o out=expected.f32 || fail "the run on one host fails"
 
 agent="zbmd-run agent --listen 127.0.0.1:7195 --token-file $dir/cluster.token"

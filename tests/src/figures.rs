@@ -1,4 +1,10 @@
-//! What benchmarks print their figures by.
+//! What benchmarks print their figures by; those of other crates take this file too, or a part of it.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "each bench uses a part"
+)]
 
 /// The median; not a number, of nothing.
 pub fn median(mut values: Vec<f64>) -> f64 {

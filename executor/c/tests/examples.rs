@@ -108,7 +108,20 @@ fn build_for_twice(name: &str, to: &TempDir) -> (PathBuf, PathBuf) {
     (build(name, Link::Shared, &SANITIZED, to), bundle)
 }
 
+/// Runs a program that ends well.
 fn run(program: &Path, args: &[&str], input: &[u8]) -> Output {
+    let output = run_to_any_end(program, args, input);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{}: {}: {said}",
+        program.display(),
+        output.status
+    );
+    output
+}
+
+fn run_to_any_end(program: &Path, args: &[&str], input: &[u8]) -> Output {
     let mut command = Command::new(program);
     command
         .args(args)
@@ -122,13 +135,6 @@ fn run(program: &Path, args: &[&str], input: &[u8]) -> Output {
     let output = child.wait_with_output().expect("the example ends");
     // A program that ends early does not read it all.
     let _ = feeder.join().expect("the feeder");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{}: {}: {said}",
-        program.display(),
-        output.status
-    );
     output
 }
 
@@ -275,8 +281,7 @@ fn calls_give_the_bits_that_rust_gives() {
     // A plan for two devices is not for one thread.
     let compiled = compile_file(model, &options(2)).unwrap_or_else(|e| panic!("{e}"));
     compiled.write(&bundle).expect("the bundle is written");
-    let output = Command::new(program).arg(bundle).output();
-    let output = output.expect("the example starts");
+    let output = run_to_any_end(&program, &[bundle.to_str().expect("UTF-8")], &[]);
     assert_eq!(output.status.code(), Some(ZBMD_REFUSED));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("compile with `--devices 1`"), "{stderr}");
@@ -300,23 +305,14 @@ fn live_parameters_are_set_between_calls() {
     let compiled = compile_str("model.ron", &model, "", &call_options);
     let compiled = compiled.unwrap_or_else(|e| panic!("{e}"));
     compiled.write(&bundle).expect("the bundle is written");
+    let bundle = bundle.to_str().expect("UTF-8");
     let call = |value: &str, floats: &[f32]| {
-        let mut command = Command::new(&program);
-        let command = command.arg(&bundle).args(["gain", value]);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the example starts");
         let bytes: Vec<u8> = floats.iter().flat_map(|x| x.to_ne_bytes()).collect();
-        let mut stdin = child.stdin.take().expect("a pipe");
-        stdin.write_all(&bytes).expect("little");
-        drop(stdin);
-        child.wait_with_output().expect("the example ends")
+        run_to_any_end(&program, &[bundle, "gain", value], &bytes)
     };
 
     let output = call("5", &[1.0, 2.0, 3.0, 4.0]);
+    assert!(output.status.success());
     let floats: Vec<f32> = output
         .stdout
         .chunks_exact(4)

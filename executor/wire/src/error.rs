@@ -152,9 +152,9 @@ pub enum UcxError {
         why: String,
     },
     /// UCX says that something failed.
-    #[error("UCX fails to make {what}: status {status}; UCX_LOG_LEVEL=info says more")]
+    #[error("UCX cannot {what}: status {status}; UCX_LOG_LEVEL=info says more")]
     Status {
-        /// What was to be made.
+        /// What it was to do.
         what: &'static str,
         /// UCX's number for the reason, below 0.
         status: i8,

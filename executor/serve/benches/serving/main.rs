@@ -29,12 +29,6 @@ mod linux {
     #[path = "../../tests/common/mod.rs"]
     mod common;
     #[path = "../../../../tests/src/figures.rs"]
-    #[allow(
-        dead_code,
-        unreachable_pub,
-        unused_imports,
-        reason = "a part of it is used here"
-    )]
     mod figures;
     mod losses;
     mod mlserver;

@@ -8,12 +8,6 @@
 
 mod carrier;
 #[path = "../../../../tests/src/figures.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "a part of it is used here"
-)]
 mod figures;
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};

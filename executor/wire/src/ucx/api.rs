@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-const NAMES: [&str; 2] = ["libucp.so.0", "libucp.so"];
+const NAME: &str = "libucp.so.0";
 /// The version of the interface that the structures here are of.
 const MAJOR: c_uint = 1;
 const MINOR: c_uint = 13;
@@ -168,20 +168,8 @@ pub(super) struct Functions {
 }
 
 fn load() -> Result<Functions, libloading::Error> {
-    let mut loaded = Err(libloading::Error::DlOpenUnknown);
-    for name in NAMES {
-        // SAFETY: what the library does when it is loaded is its own; it is the system's.
-        match unsafe { Library::new(name) } {
-            Ok(library) => {
-                loaded = Ok(library);
-                break;
-            }
-            // The first name is that of most systems: what is said of it is of use.
-            Err(error) if name == NAMES[0] => loaded = Err(error),
-            Err(_) => {}
-        }
-    }
-    let library = loaded?;
+    // SAFETY: what the library does when it is loaded is its own; it is the system's.
+    let library = unsafe { Library::new(NAME) }?;
 
     macro_rules! function {
         ($name:literal) => {

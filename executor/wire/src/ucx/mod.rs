@@ -43,7 +43,7 @@ pub fn find_ucx() -> Result<(), UcxError> {
         .map_err(|why| UcxError::Missing { why })
 }
 
-/// From here on these connections carry their bytes over UCX, as they do on the other side of each.
+/// From here on these connections, which are plain, carry their bytes over UCX, as they do on the other side of each.
 ///
 /// # Errors
 /// The number of the connection for which that fails, and why.
@@ -109,39 +109,40 @@ fn read(connection: &mut Connection, bytes: &mut [u8], deadline: Deadline) -> Re
     read.map_err(|(_, error)| error.into())
 }
 
-/// Waits until something has come over all of them, so that none has to be connected when tokens are sent.
+/// Waits until something has come over all of them and something has gone, so that none has to be connected when tokens are sent.
 fn wait_for_greetings(
     connections: &[Connection],
     streams: &mut [UcxStream],
     deadline: Deadline,
     is_stopped: impl Fn() -> bool,
 ) -> Result<(), (usize, UcxError)> {
-    let mut waiting: Vec<usize> = (0..streams.len()).collect();
-    while let Some(first) = waiting.first().copied() {
-        let mut failed = None;
-        waiting.retain(|index| {
-            let mut greeting = [0; GREETING.len()];
-            let socket = connections[*index].socket();
-            let read = streams[*index].read_now(socket, &mut [IoSliceMut::new(&mut greeting)]);
-            match read {
-                Ok(Some(0)) => {
-                    failed = Some((*index, io::ErrorKind::UnexpectedEof.into()));
-                    true
-                }
-                Ok(read) => read.is_none(),
-                Err(error) => {
-                    failed = Some((*index, error));
-                    true
-                }
+    let mut has_come = vec![false; streams.len()];
+    loop {
+        let mut first_waiting = None;
+        for (index, (connection, stream)) in connections.iter().zip(&mut *streams).enumerate() {
+            let failed = |error: io::Error| (index, error.into());
+            // Each has its turn until all are done: the other sides wait for it as this one does.
+            stream.write_now(&[]).map_err(failed)?;
+            if !has_come[index] {
+                let mut greeting = [0; GREETING.len()];
+                let places = &mut [IoSliceMut::new(&mut greeting)];
+                let read = stream.read_now(connection.socket(), places);
+                has_come[index] = match read.map_err(failed)? {
+                    Some(0) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
+                    read => read.is_some(),
+                };
             }
-        });
-        if let Some((index, error)) = failed {
-            return Err((index, error.into()));
+            if !has_come[index] || stream.has_unsent() {
+                first_waiting.get_or_insert(index);
+            }
         }
+
+        let Some(waiting) = first_waiting else {
+            return Ok(());
+        };
         if deadline.left_ns() == Some(0) || is_stopped() {
-            return Err((first, io::Error::from(io::ErrorKind::TimedOut).into()));
+            return Err((waiting, io::Error::from(io::ErrorKind::TimedOut).into()));
         }
         std::thread::sleep(PAUSE);
     }
-    Ok(())
 }

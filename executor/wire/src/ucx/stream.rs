@@ -88,19 +88,20 @@ impl UcxStream {
             message_alignment: 0,
             client: 0,
         };
+        let readable = epoll::create(epoll::CreateFlags::CLOEXEC);
+        let readable = readable.map_err(|error| UcxError::System(error.into()))?;
         let mut worker = null_mut();
         // SAFETY: the context lives to the end of the process, the parameters are those of its version, and the worker has a place.
         let status =
             unsafe { (ucx.functions.worker_create)(ucx.context, &parameters, &mut worker) };
-        check("a worker", status)?;
+        check("make a worker", status)?;
 
         // The worker ends with it, whatever fails from here on.
-        let system = |error: Errno| UcxError::System(error.into());
         let mut stream = Self {
             ucx,
             worker,
             endpoint: null_mut(),
-            readable: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?,
+            readable,
             incoming: Incoming::NONE,
             outgoing: vec![0; SEND_BYTES].into(),
             sending: null_mut(),
@@ -114,7 +115,7 @@ impl UcxStream {
         // SAFETY: the worker lives, and the descriptor has a place.
         let status =
             unsafe { (self.ucx.functions.worker_descriptor)(self.worker, &mut descriptor) };
-        check("a descriptor", status)?;
+        check("say when there is something to do", status)?;
         // SAFETY: the descriptor is the worker's, which is not destroyed before this function returns.
         let events = unsafe { BorrowedFd::borrow_raw(descriptor) };
         for watched in [events, socket.as_fd()] {
@@ -131,7 +132,7 @@ impl UcxStream {
         let (mut address, mut bytes) = (null_mut(), 0);
         // SAFETY: the worker lives, and address and length have places.
         let status = unsafe { (functions.worker_address)(self.worker, &mut address, &mut bytes) };
-        check("an address", status)?;
+        check("say its address", status)?;
         // SAFETY: UCX has written so many bytes there, which stay until they are given back below.
         let copy = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes) }.to_vec();
         // SAFETY: the address is this worker's, and is given back once.
@@ -168,7 +169,7 @@ impl UcxStream {
         let status = unsafe {
             (self.ucx.functions.endpoint_create)(self.worker, &parameters, &mut self.endpoint)
         };
-        check("an endpoint", status)
+        check("reach the other side", status)
     }
 
     /// Lets UCX do what there is to do.
@@ -381,7 +382,7 @@ fn check(what: &'static str, status: Status) -> Result<(), UcxError> {
 /// Why nothing is carried any more: mostly because the peer is gone.
 #[cold]
 fn failed(status: Status) -> io::Error {
-    let what = "a connection";
+    let what = "go on with a connection";
     io::Error::new(
         io::ErrorKind::ConnectionReset,
         UcxError::Status { what, status },
