@@ -41,14 +41,14 @@ pub use options::{
     BorderState, InputListener, Isolation, Listener, RunOptions, ScheduledMode, StateListener,
     StateSubscription, Supervised,
 };
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 pub use options::{CouncilSeat, Gather, Hosts, Join};
 pub use program::Engine;
 pub use run::caller::Caller;
 pub use run::control::Stopper;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 pub use run::hosts::agent::{AgentError, AgentEvent, AgentSeat, serve_as_agent};
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 pub use run::hosts::standby::Takeover;
 pub use run::lanes::{PlannedLane, PlannedLanes, PlannedSlot};
 pub use run::modes::{ModeChange, ModeEntry, ModeHandle, ModeStart};
@@ -66,11 +66,11 @@ pub use transport::stream::{SinkHandle, SourceHandle, StreamError};
 #[doc(hidden)]
 pub use transport::{ledger, ring};
 pub use unsupported::Unsupported;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 pub use zbmd_wire::connection::{Credentials, Protection};
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 pub use zbmd_wire::find_ucx;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 pub use zbmd_wire::tls::{Tls, TlsError, TlsFiles};
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 pub use zbmd_wire::token::{Token, TokenError};

@@ -55,7 +55,7 @@ pub struct RunOptions {
     /// Go on when workers are lost; without it, any loss ends the run.
     pub supervised: Option<Supervised>,
     /// Run over several hosts.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub hosts: Option<Hosts>,
     /// Is told of everything that enters the run.
     pub inputs: Option<Arc<dyn InputListener>>,
@@ -109,7 +109,7 @@ impl Default for RunOptions {
             trace: None,
             profile: false,
             supervised: None,
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             hosts: None,
             inputs: None,
         }
@@ -117,7 +117,7 @@ impl Default for RunOptions {
 }
 
 /// The other hosts of a run, on each of which an agent waits: [`crate::serve_as_agent`].
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 #[derive(Clone, Debug)]
 pub struct Hosts {
     /// For each host of the bundle's machine but this one, its name and where its agent listens.
@@ -136,7 +136,7 @@ pub struct Hosts {
 }
 
 /// Where a run waits for its agents: [`Join`] has them come there.
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 #[derive(Clone, Debug)]
 pub struct Gather {
     /// The run listens here.
@@ -148,7 +148,7 @@ pub struct Gather {
 }
 
 /// The run that an agent joins.
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 #[derive(Clone, Debug)]
 pub struct Join {
     /// Where the run gathers its agents: `HOST:PORT`. The name is looked up at each try.
@@ -163,7 +163,7 @@ pub struct Join {
 
 /// The seat of a process in a council: three or five voters that agree on who conducts a run, and on what is decided in it. The
 /// run is one of them, agents are the others.
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CouncilSeat {
     /// Where the voters listen for each other, the same everywhere; voter 1 first.

@@ -151,7 +151,7 @@ pub fn enter(role: ThreadRole) -> io::Result<()> {
 }
 
 /// Makes the calling thread an ordinary one again.
-#[cfg(feature = "hosts")]
+#[cfg(hosts)]
 pub(crate) fn leave() {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: it reads the parameters, which live; 0 is the calling thread.

@@ -87,19 +87,24 @@ impl Share {
     }
 }
 
-struct Shared {
+/// Where helpers come in, and what they find there: in one line of the cache, which goes from core to core once.
+struct Gate {
     /// Number of the call, whether it is open, and how many helpers have come in.
-    gate: Padded<AtomicU64>,
+    state: AtomicU64,
+    job: UnsafeCell<Job>,
+}
+
+struct Shared {
+    gate: Padded<Gate>,
     /// What is left for each member, the leader first.
     shares: Box<[Padded<Share>]>,
-    /// Helpers that have gone out again.
+    /// How often helpers have gone out again, in all calls.
     left: Padded<AtomicU64>,
     sleeping: AtomicUsize,
     /// To wake them.
     helpers: OnceLock<Box<[Thread]>>,
     stop: AtomicBool,
     panicked: AtomicBool,
-    job: UnsafeCell<Job>,
 }
 
 // SAFETY: `job` is written by the leader alone, while the gate is shut and nobody is in; helpers read it between
@@ -140,7 +145,13 @@ impl Helpers {
     ) -> std::io::Result<Self> {
         let nothing: &'static (dyn Fn(usize) + Sync) = &|_| {};
         let shared = Arc::new(Shared {
-            gate: Padded(AtomicU64::new(0)),
+            gate: Padded(Gate {
+                state: AtomicU64::new(0),
+                job: UnsafeCell::new(Job {
+                    work: nothing,
+                    parts: 0,
+                }),
+            }),
             shares: (0..cores.max(1))
                 .map(|_| Padded(Share(AtomicU64::new(0))))
                 .collect(),
@@ -149,10 +160,6 @@ impl Helpers {
             helpers: OnceLock::new(),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
-            job: UnsafeCell::new(Job {
-                work: nothing,
-                parts: 0,
-            }),
         });
         let begin = Arc::new(begin);
 
@@ -300,56 +307,99 @@ pub fn cores() -> usize {
 /// of one must not wait for that of another.
 fn split(parts: usize, work: &(dyn Fn(usize) + Sync)) {
     // Work that is cut up again within a part is done by who does the part.
-    let led = Again(LED.replace(std::ptr::null()));
-    if led.0.is_null() || !(2..=MAX_PARTS).contains(&parts) {
+    let before = LeadsNone::begin();
+    if before.led.is_null() || !(2..=MAX_PARTS).contains(&parts) {
         (0..parts).for_each(work);
     } else {
         // SAFETY: the team lives until it is dropped, by this thread, which then leads none.
-        call(unsafe { &*led.0 }, parts, work);
+        call(unsafe { &*before.led }, parts, work);
     }
 }
 
-/// Calls `f` with parts of `all`, multiples of `tile` but for the last, on all cores of this thread's team, or with the
-/// whole where it takes no more than so many multiplications.
-pub fn share(work: usize, all: usize, tile: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
-    let cores = cores();
-    if cores == 1 || work < WORTHWHILE || all <= tile {
-        return f(0..all);
+/// A length that cores share, such as the rows of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    length: usize,
+    /// Parts are multiples of it, but for the last one of each core's share.
+    tile: usize,
+    /// Shares are multiples of it, but for the last one.
+    step: usize,
+}
+
+impl Cut {
+    /// A length that is cut into tiles.
+    pub const fn new(length: usize, tile: usize) -> Self {
+        Self {
+            length,
+            tile,
+            step: tile,
+        }
     }
-    let each = part_length(all, tile, cores);
-    split(all.div_ceil(each), &|i| {
-        f(i * each..((i + 1) * each).min(all))
+
+    /// Where cores have a tile or more, shares may end at multiples of `step` too, so that they come out more even: where what a tile
+    /// has less costs as much less.
+    pub const fn with_step(mut self, step: usize) -> Self {
+        self.step = step;
+        self
+    }
+
+    /// How much there is to share.
+    pub const fn length(self) -> usize {
+        self.length
+    }
+
+    /// What one of so many cores has.
+    fn share(self, member: usize, cores: usize) -> Range<usize> {
+        let step = match self.length < cores * self.tile {
+            true => self.tile,
+            false => self.step,
+        };
+        let steps = self.length.div_ceil(step);
+        let end_of = |members: usize| (steps * members / cores * step).min(self.length);
+        end_of(member)..end_of(member + 1)
+    }
+
+    /// The most that one of so many cores has.
+    fn largest_share(self, cores: usize) -> usize {
+        let shares = (0..cores).map(|member| self.share(member, cores).len());
+        shares.max().unwrap_or(0)
+    }
+}
+
+/// Calls `f` with parts of a length, on all cores of this thread's team, or with the whole where it takes no more than so many
+/// multiplications. Each core has a share of its own, the same in each call with the same cut.
+pub fn share(work: usize, cut: Cut, f: &(dyn Fn(Range<usize>) + Sync)) {
+    let cores = cores();
+    if cores == 1 || work < WORTHWHILE || cut.length <= cut.tile {
+        return f(0..cut.length);
+    }
+    let largest_share = cut.largest_share(cores);
+    let part_length = largest_share.div_ceil(cut.tile).div_ceil(PARTS) * cut.tile;
+    let share_parts = largest_share.div_ceil(part_length);
+    split(share_parts * cores, &|part| {
+        let share = cut.share(part / share_parts, cores);
+        let start = share.start + part % share_parts * part_length;
+        if start < share.end {
+            f(start..(start + part_length).min(share.end));
+        }
     });
 }
 
-/// How much of `all` a part has that [`share`] makes.
-fn part_length(all: usize, tile: usize, cores: usize) -> usize {
-    all.div_ceil(tile).div_ceil(PARTS * cores) * tile
-}
-
-/// Whether [`share`] had better cut the first of two dimensions, each with its tile: unless the busiest core does so much less
-/// of the other that it pays for what each core then reads of the first.
-pub fn is_better_cut(first: (usize, usize), other: (usize, usize)) -> bool {
+/// Whether [`share`] had better cut the first of two dimensions: unless the busiest core does so much less of the other that it pays
+/// for what each core then reads of the first.
+pub fn is_better_cut(first: Cut, other: Cut) -> bool {
     const WORTH: f64 = 0.03;
     let cores = cores();
-    let busiest = |(all, tile)| busiest_part(all, tile, cores);
-    busiest(first) <= busiest(other) + WORTH
+    busiest_part(first, cores) <= busiest_part(other, cores) + WORTH
 }
 
-/// The part of `all` that the busiest of equally quick cores does when [`share`] cuts it into multiples of `tile`: 1 over the
-/// number of cores, or more where few tiles do not come out even.
-fn busiest_part(all: usize, tile: usize, cores: usize) -> f64 {
-    if all == 0 {
-        return 1.0;
+/// The part of the work that the busiest of equally quick cores does: 1 over the number of cores, or more where few tiles do not come
+/// out even.
+fn busiest_part(cut: Cut, cores: usize) -> f64 {
+    match cut.length {
+        0 => 1.0,
+        length => cut.largest_share(cores) as f64 / length as f64,
     }
-    let each = part_length(all, tile, cores);
-    let parts = all.div_ceil(each);
-    let mut busiest = parts.div_ceil(cores) * each;
-    if parts % cores == 1 || cores == 1 {
-        // The last part, which may be shorter, is one more than others have.
-        busiest -= parts * each - all;
-    }
-    busiest as f64 / all as f64
 }
 
 /// Calls `f` with stretches of `all` that lie side by side, and with the number of the first chunk of each: as [`share`]
@@ -368,7 +418,7 @@ pub fn share_slice<T: Send>(
     let length = all.len();
     let start = &Start(all.as_mut_ptr());
     let chunk = chunk.max(1);
-    share(work, length.div_ceil(chunk), 1, &|chunks| {
+    share(work, Cut::new(length.div_ceil(chunk), 1), &|chunks| {
         let first = chunks.start * chunk;
         let end = (chunks.end * chunk).min(length);
         // SAFETY: within the slice, which this function has for itself; no two parts have a chunk in common.
@@ -377,30 +427,48 @@ pub fn share_slice<T: Send>(
     });
 }
 
-/// Leads again, also after a panic.
-struct Again(*const Shared);
+/// While it is there, this thread leads nobody. It leads its team again after that, also after a panic.
+struct LeadsNone {
+    led: *const Shared,
+    size: usize,
+}
 
-impl Drop for Again {
+impl LeadsNone {
+    fn begin() -> Self {
+        Self {
+            led: LED.replace(std::ptr::null()),
+            size: SIZE.replace(1),
+        }
+    }
+}
+
+impl Drop for LeadsNone {
     fn drop(&mut self) {
-        LED.set(self.0);
+        LED.set(self.led);
+        SIZE.set(self.size);
     }
 }
 
 /// Shuts the gate and waits for those who are in, also where the leader's own part panics.
-struct Shut<'a>(&'a Shared);
+struct Shut<'a> {
+    shared: &'a Shared,
+    /// How often helpers had gone out before the call.
+    left_before: u64,
+}
 
 impl Drop for Shut<'_> {
     fn drop(&mut self) {
         let Shared {
             gate, left, shares, ..
-        } = self.0;
+        } = self.shared;
+        let state = &gate.0.state;
         if thread::panicking() {
             // The rest need not be done.
-            let call = gate.0.load(Ordering::Relaxed) & !COUNT_AND_OPEN;
+            let call = state.load(Ordering::Relaxed) & !COUNT_AND_OPEN;
             shares.iter().for_each(|share| share.0.clear(call));
         }
-        let came = gate.0.fetch_and(!OPEN, Ordering::AcqRel) & COUNT;
-        while left.0.load(Ordering::Acquire) < came {
+        let came = state.fetch_and(!OPEN, Ordering::AcqRel) & COUNT;
+        while left.0.load(Ordering::Acquire) - self.left_before < came {
             std::hint::spin_loop();
         }
     }
@@ -410,11 +478,13 @@ fn call(shared: &Shared, parts: usize, work: &(dyn Fn(usize) + Sync)) {
     // SAFETY: only the lifetime changes: `Shut` keeps this frame until nobody is in.
     let work: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(work) };
     // SAFETY: the gate is shut and all who were in have left: `Shut` saw to it after the call before.
-    unsafe { *shared.job.get() = Job { work, parts } };
-    shared.left.0.store(0, Ordering::Relaxed);
-    let last_call = shared.gate.0.load(Ordering::Relaxed) & !COUNT_AND_OPEN;
+    unsafe { *shared.gate.0.job.get() = Job { work, parts } };
+    // Nobody is in: it stays so until somebody comes.
+    let left_before = shared.left.0.load(Ordering::Relaxed);
+    let state = &shared.gate.0.state;
+    let last_call = state.load(Ordering::Relaxed) & !COUNT_AND_OPEN;
     let call = last_call.wrapping_add(CALL);
-    shared.gate.0.store(call | OPEN, Ordering::SeqCst);
+    state.store(call | OPEN, Ordering::SeqCst);
     if shared.sleeping.load(Ordering::SeqCst) > 0 {
         shared
             .helpers
@@ -424,7 +494,10 @@ fn call(shared: &Shared, parts: usize, work: &(dyn Fn(usize) + Sync)) {
             .for_each(Thread::unpark);
     }
     {
-        let _shut = Shut(shared);
+        let _shut = Shut {
+            shared,
+            left_before,
+        };
         take_parts(shared, 0, call, work, parts);
     }
     assert!(
@@ -459,7 +532,7 @@ fn help(shared: &Shared, member: usize) {
     let mut looks = 0;
 
     while !shared.stop.load(Ordering::Relaxed) {
-        let gate = shared.gate.0.load(Ordering::SeqCst);
+        let gate = shared.gate.0.state.load(Ordering::SeqCst);
         let call = gate & !COUNT_AND_OPEN;
         if gate & OPEN == 0 || call == last_call {
             looks += 1;
@@ -473,11 +546,8 @@ fn help(shared: &Shared, member: usize) {
         }
 
         // Entering counts this thread at the gate; it fails where the gate was closed or another thread came first.
-        let entered =
-            shared
-                .gate
-                .0
-                .compare_exchange(gate, gate + 1, Ordering::AcqRel, Ordering::Relaxed);
+        let state = &shared.gate.0.state;
+        let entered = state.compare_exchange(gate, gate + 1, Ordering::AcqRel, Ordering::Relaxed);
         if entered.is_err() {
             continue;
         }
@@ -486,7 +556,7 @@ fn help(shared: &Shared, member: usize) {
 
         // SAFETY: this thread is in, so the leader neither writes the job nor gives up what it leads to.
         let (work, parts) = unsafe {
-            let Job { work, parts } = *shared.job.get();
+            let Job { work, parts } = *shared.gate.0.job.get();
             (&*work, parts)
         };
         let taken = AssertUnwindSafe(|| take_parts(shared, member, call, work, parts));
@@ -500,7 +570,7 @@ fn help(shared: &Shared, member: usize) {
 /// Sleeps until somebody calls, unless a call has come since the one that was seen, or the end.
 fn sleep(shared: &Shared, seen: u64) {
     shared.sleeping.fetch_add(1, Ordering::SeqCst);
-    let gate = shared.gate.0.load(Ordering::SeqCst);
+    let gate = shared.gate.0.state.load(Ordering::SeqCst);
     let called = gate & OPEN != 0 && gate & !COUNT_AND_OPEN != seen;
     if !called && !shared.stop.load(Ordering::SeqCst) {
         thread::park();
@@ -559,14 +629,17 @@ mod tests {
 
     #[test]
     fn the_busiest_core_of_a_cut_is_known() {
-        assert_eq!(busiest_part(256, 32, 2), 0.5);
-        // Six parts of 24 rows, the last of 8: three times 24.
-        assert_eq!(busiest_part(128, 12, 2), 72.0 / 128.0);
-        // Five parts, the last of a single row: who takes it has 25.
-        assert_eq!(busiest_part(49, 12, 2), 25.0 / 49.0);
-        assert_eq!(busiest_part(3, 12, 2), 1.0);
-        assert_eq!(busiest_part(100, 7, 1), 1.0);
-        assert_eq!(busiest_part(0, 7, 2), 1.0);
+        let busiest = |length, tile, cores| busiest_part(Cut::new(length, tile), cores);
+        assert_eq!(busiest(256, 32, 2), 0.5);
+        // Six of eleven tiles, the last of which is shorter.
+        assert_eq!(busiest(128, 12, 2), 68.0 / 128.0);
+        assert_eq!(busiest(3, 12, 2), 1.0);
+        assert_eq!(busiest(100, 7, 1), 1.0);
+        assert_eq!(busiest(0, 7, 2), 1.0);
+        // In finer steps, but not for less than a tile each.
+        let stepped = |length| busiest_part(Cut::new(length, 12).with_step(4), 2);
+        assert_eq!((stepped(128), stepped(49)), (0.5, 25.0 / 49.0));
+        assert_eq!((stepped(20), stepped(10)), (12.0 / 20.0, 1.0));
     }
 
     #[test]
@@ -583,6 +656,31 @@ mod tests {
         let _team = Team::lead(3, |_| ()).expect("threads");
         assert_eq!(helpers.lead(cores), 2);
         assert_eq!((cores(), squares(3)), (3, vec![1, 2, 5]));
+    }
+
+    #[test]
+    fn parts_cover_a_length_once() {
+        for cores in [1, 2, 3, 5] {
+            let _team = Team::lead(cores, |_| ()).expect("threads");
+            for (length, tile, step) in [
+                (0, 4, 4),
+                (1, 4, 2),
+                (49, 12, 4),
+                (128, 12, 4),
+                (100, 6, 6),
+                (7, 1, 1),
+            ] {
+                let counts: Vec<AtomicUsize> = (0..length).map(|_| AtomicUsize::new(0)).collect();
+                let cut = Cut::new(length, tile).with_step(step);
+                share(WORTHWHILE, cut, &|part| {
+                    for count in &counts[part] {
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+                let counts: Vec<usize> = counts.into_iter().map(AtomicUsize::into_inner).collect();
+                assert_eq!(counts, vec![1; length], "{cut:?} on {cores} cores");
+            }
+        }
     }
 
     #[test]

@@ -12,7 +12,8 @@ use super::cx::Cx;
 use super::num::Float;
 use super::vector::{Vector, Wide, run_wide};
 use zbmd_op::OpError;
-use zbmd_op::{math, team};
+use zbmd_op::math;
+use zbmd_op::team::{self, Cut};
 
 /// Columns of a panel.
 pub(crate) const PANEL: usize = 16;
@@ -162,6 +163,12 @@ impl Tile {
         }
     }
 
+    /// How cores share so many rows, or pixels: those that are left over are summed up in smaller tiles, at hardly a higher cost.
+    pub(crate) fn row_cut(self, rows: usize) -> Cut {
+        const SMALL_TILE_ROWS: usize = 4;
+        Cut::new(rows, self.rows()).with_step(SMALL_TILE_ROWS)
+    }
+
     /// Panels of the largest tile.
     pub(crate) fn panels(self) -> usize {
         match self {
@@ -191,28 +198,32 @@ pub(crate) fn packed_len(rows: usize, columns: usize) -> usize {
 
 /// Packs a matrix into panels of [`PANEL`] columns.
 pub(crate) fn pack(matrix: &[f32], layout: MatrixLayout, packed: &mut [f32]) {
-    let column_step = layout.column_step;
     let panel_length = (layout.rows * PANEL).max(1);
     let panels = packed[..layout.packed_len()].chunks_exact_mut(panel_length);
+    for (number, panel) in panels.enumerate() {
+        pack_panel(matrix, layout, number, panel);
+    }
+}
 
-    for (p, panel) in panels.enumerate() {
-        let first_column = p * PANEL;
-        // Only the last panel may be narrower.
-        let width = (layout.columns - first_column).min(PANEL);
-        for (r, panel_row) in panel.chunks_exact_mut(PANEL).enumerate() {
-            let source = &matrix[r * layout.row_step + first_column * column_step..];
-            let (elements, padding) = panel_row.split_at_mut(width);
+/// Packs one of a matrix's panels.
+pub(crate) fn pack_panel(matrix: &[f32], layout: MatrixLayout, number: usize, panel: &mut [f32]) {
+    let column_step = layout.column_step;
+    let first_column = number * PANEL;
+    // Only the last panel may be narrower.
+    let width = (layout.columns - first_column).min(PANEL);
+    for (r, panel_row) in panel.chunks_exact_mut(PANEL).enumerate() {
+        let source = &matrix[r * layout.row_step + first_column * column_step..];
+        let (elements, padding) = panel_row.split_at_mut(width);
 
-            if column_step == 1 {
-                elements.copy_from_slice(&source[..width]);
-            } else {
-                for (c, element) in elements.iter_mut().enumerate() {
-                    *element = source[c * column_step];
-                }
+        if column_step == 1 {
+            elements.copy_from_slice(&source[..width]);
+        } else {
+            for (c, element) in elements.iter_mut().enumerate() {
+                *element = source[c * column_step];
             }
-            // Kernels read whole panels: columns that do not exist add nothing, and are not written back.
-            padding.fill(0.0);
         }
+        // Kernels read whole panels: columns that do not exist add nothing, and are not written back.
+        padding.fill(0.0);
     }
 }
 
@@ -269,16 +280,12 @@ impl std::ops::Deref for Weights {
     }
 }
 
-/// Whether cores had better share panels of packed weights than rows or pixels, both given with the tile that they are cut by:
-/// where weights do not stay in the cache each core reads its own, and else where panels come out more even.
-pub(crate) fn is_cut_by_panels(
-    pixels: (usize, usize),
-    panels: (usize, usize),
-    is_resident: bool,
-) -> bool {
+/// Whether cores had better share panels of packed weights than rows or pixels: where weights do not stay in the cache each core
+/// reads its own, and else where panels come out more even.
+pub(crate) fn is_cut_by_panels(pixels: Cut, panels: Cut, is_resident: bool) -> bool {
     match is_resident {
         true => !team::is_better_cut(pixels, panels),
-        false => panels.0 >= 4 * team::cores(),
+        false => panels.length() >= 4 * team::cores(),
     }
 }
 
@@ -315,16 +322,17 @@ pub(crate) fn gemm(
         extra,
     });
 
-    // Cores share rows of whole tiles, or panels where those come out more even.
-    let by_rows = team::is_better_cut((rows, extra.tile.rows()), (columns, PANEL));
-    let shared_length = if by_rows { rows } else { columns };
-    let granularity = if by_rows { extra.tile.rows() } else { PANEL };
+    // Cores share rows, or panels where those come out more even.
+    let row_cut = extra.tile.row_cut(rows);
+    let column_cut = Cut::new(columns, extra.tile.panels() * PANEL).with_step(PANEL);
+    let by_rows = team::is_better_cut(row_cut, column_cut);
+    let cut = if by_rows { row_cut } else { column_cut };
     // Multiply-adds, by which the team judges whether sharing pays; only an estimate, so that it may saturate.
     let work = rows
         .max(ROWS_OF_A_MATRIX)
         .saturating_mul(columns)
         .saturating_mul(depth);
-    team::share(work, shared_length, granularity, &|part| {
+    team::share(work, cut, &|part| {
         let mut product = shared.get();
         let part_span = Span::new(part.start, part.end);
         if by_rows {
@@ -398,7 +406,7 @@ pub(crate) fn gemm_batch(
         .count
         .saturating_mul(rows * columns)
         .saturating_mul(depth);
-    team::share(work, batch.count, 1, &|part| {
+    team::share(work, Cut::new(batch.count, 1), &|part| {
         let products = ProductBatch {
             first: first.get(),
             batch,

@@ -1,5 +1,6 @@
 //! Matrix products: MatMul, Gemm, Einsum and their integer kin.
 
+mod batches;
 mod einsum;
 mod integer;
 
@@ -13,8 +14,9 @@ use super::gemm::{Act, Extra, Left, MatrixLayout, ProductSize, Tile, Weights, ge
 use super::index::{Walk, broadcast, strides};
 use super::num::Num;
 use zbmd_op::OpError;
-use zbmd_op::simd::{self, Isa, Loop, fma};
+use zbmd_op::simd::{Isa, Loop, fma};
 
+use batches::Batches;
 pub(super) use einsum::{EinsumSpec, einsum};
 pub(super) use integer::{matmul_integer, qlinear_matmul};
 
@@ -252,12 +254,7 @@ struct MatMul {
 
 impl Body for MatMul {
     fn run(&self, t: &mut Tensors<'_>) {
-        let ProductSize {
-            rows,
-            depth,
-            columns,
-        } = self.shape.size;
-        let left = t.get::<f32>(0);
+        let ProductSize { depth, columns, .. } = self.shape.size;
         let result = t.out::<f32>(0);
         let extra = Extra {
             column_bias: self.bias.as_deref(),
@@ -272,53 +269,19 @@ impl Body for MatMul {
                 rows: result.len() / columns.max(1),
                 ..self.shape.size
             };
-            let dense_left = Left::dense(left, depth);
+            let dense_left = Left::dense(t.get::<f32>(0), depth);
             return gemm(all_rows, dense_left, packed, result, columns, extra);
         }
 
-        let right = t.get::<f32>(1);
         let packed = t.scratch::<f32>();
-        let mut packed_start = usize::MAX;
-        self.shape.each_product(|product, left_start, right_start| {
-            if rows == 1 {
-                simd::dispatch(OneRow {
-                    row: &left[left_start..left_start + depth],
-                    matrix: &right[right_start..right_start + depth * columns],
-                    result: &mut result[product * columns..][..columns],
-                    extra,
-                });
-                return;
-            }
-
-            // Neighbouring products often share their right matrix.
-            if right_start != packed_start {
-                let layout = MatrixLayout::row_major(depth, columns);
-                pack(&right[right_start..], layout, packed);
-                packed_start = right_start;
-            }
-            let own_result = &mut result[product * rows * columns..][..rows * columns];
-            let own_left = Left::dense(&left[left_start..], depth);
-            gemm(
-                self.shape.size,
-                own_left,
-                packed,
-                own_result,
-                columns,
-                extra,
-            );
-        });
+        Batches::new(&self.shape, t, extra).run(packed, result);
     }
 
     fn scratch_bytes(&self) -> usize {
-        let ProductSize {
-            rows,
-            depth,
-            columns,
-        } = self.shape.size;
-        if self.packed.is_some() || rows == 1 {
-            return 0;
+        match self.packed {
+            Some(_) => 0,
+            None => 4 * Batches::packed_len(&self.shape),
         }
-        4 * MatrixLayout::row_major(depth, columns).packed_len()
     }
 
     fn batches(&self) -> bool {

@@ -8,18 +8,18 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use zbmd_ir::response::LatePolicy;
 
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::agent::{Agent, ProtectionArgs};
 #[cfg(target_os = "linux")]
 use super::control::{Mode, ProbeArgs, Set};
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::council::CouncilArgs;
 use super::deadlines::LateAnswer;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::gathering::GatherArgs;
 use super::replay::Replay;
 use super::top::Top;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::up::Up;
 use crate::flight::{Keep, keep};
 
@@ -170,12 +170,12 @@ pub(super) struct Args {
     pub(super) inject: Option<String>,
     /// Run the devices of another host of the bundle's machine there, where `zbmd-run agent` listens at this address. Given
     /// for every host but this one. Implies --supervise.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[arg(long = "host", value_name = "NAME=ADDRESS:PORT", value_parser = host, requires = "token_file")]
     pub(super) hosts: Vec<(String, SocketAddr)>,
     /// Run all hosts of the bundle's machine on this computer: the run is the first of them, and for each other one an agent is
     /// started, which is started again when it ends. Implies --supervise.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[arg(
         long,
         group = "several_hosts",
@@ -183,27 +183,27 @@ pub(super) struct Args {
     )]
     pub(super) virtual_cluster: bool,
     /// The secret that all hosts of the run share: a file that only its owner can read.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[arg(long, value_name = "FILE", group = "several_hosts")]
     pub(super) token_file: Option<PathBuf>,
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[command(flatten)]
     pub(super) gathering: GatherArgs,
     /// A host that is silent for so long is lost; five heartbeats are sent meanwhile, over UDP. 100ms without this, and 20ms with
     /// --realtime; `1s` over a wide-area network or on crowded computers.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "several_hosts")]
     pub(super) host_lease: Option<Duration>,
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[command(flatten)]
     pub(super) protection: ProtectionArgs,
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[command(flatten)]
     pub(super) council: CouncilArgs,
     /// Stand by as this host of the bundle's machine, for a run that another host has started: hold the state of each border, and
     /// go on with the run when its conductor is lost. Its inputs are read from where the run is, its outputs begin with the token
     /// that is said then; the last of those that the first conductor has given out come again.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[arg(
         long,
         value_name = "HOST",
@@ -219,14 +219,14 @@ pub(super) struct Args {
 impl Args {
     /// Whether a launcher has started the process, among others of the run.
     pub(super) fn is_launched(&self) -> bool {
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         return self.gathering.launcher.is_some();
-        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        #[cfg(not(hosts))]
         false
     }
 
     /// A host that is silent for so long is lost.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub(super) fn host_lease(&self) -> Duration {
         self.host_lease.unwrap_or(match self.realtime {
             true => Duration::from_millis(20),
@@ -236,12 +236,12 @@ impl Args {
 
     /// Whether the run is over several hosts.
     pub(super) fn has_hosts(&self) -> bool {
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         return !self.hosts.is_empty()
             || self.virtual_cluster
             || self.gathering.gather.is_some()
             || self.take_over_as.is_some();
-        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        #[cfg(not(hosts))]
         false
     }
 }
@@ -265,11 +265,11 @@ pub(super) enum Other {
     #[command(after_help = PROBE_HELP)]
     Probe(ProbeArgs),
     /// Run the devices of this host for runs that are started on another one with `--host`.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[command(after_help = AGENT_HELP)]
     Agent(Box<Agent>),
     /// Start an agent on each host of a cluster by ssh, run a bundle over them, and stop them.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[command(after_help = UP_HELP)]
     Up(Up),
     /// Run again what `--record` has recorded, bit for bit: on the same bundle or another one of the same graph.
@@ -358,7 +358,7 @@ Examples:
 Exit codes: 0 shown, 2 usage, or no such channel, 4 the run cannot be asked or the file not written, 5 the channel cannot
 be looked at, 8 no such run, or it has ended.";
 
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 const AGENT_HELP: &str = "\
 Examples:
   zbmd-run agent --listen 10.0.0.2:7000 --token-file cluster.token \\
@@ -377,7 +377,7 @@ run any bundle. At addresses of other computers it needs TLS, or --plain-wires o
 Exit codes: 0 the run of --once is over, 2 usage, 4 the token or a certificate cannot be read, or the address is taken,
 5 refused by the run that it joins.";
 
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 const UP_HELP: &str = "\
 Examples:
   zbmd-run up launch.ron                                  as the file says
@@ -426,7 +426,7 @@ pub(super) fn binding(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 fn host(text: &str) -> Result<(String, SocketAddr), String> {
     let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
     let read = parts.and_then(|(name, address)| Some((name.to_owned(), address.parse().ok()?)));
@@ -539,7 +539,7 @@ mod tests {
         }
     }
 
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[test]
     fn hosts_have_a_name_and_an_address() {
         let address = SocketAddr::from(([10, 0, 0, 2], 7000));

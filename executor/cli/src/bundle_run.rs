@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 
 use zbmd_backends::op::Registry;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use zbmd_executor::Takeover;
 use zbmd_executor::inject::{Injector, LateWake};
 use zbmd_executor::{
@@ -19,7 +19,7 @@ use zbmd_ir::bundle;
 use zbmd_ir::verify::VerifiedModes;
 use zbmd_ir::{PresentMode, Program, State};
 
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::agent::{self, StandBy};
 use super::args::{Args, Where};
 use super::checkpoints::{self, Border, CheckpointFolder, Keeper};
@@ -37,7 +37,7 @@ use super::saved_state::{self, LoadedState};
 #[cfg(target_os = "linux")]
 use super::share;
 use super::supervision::{self, EventLines};
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::virtual_cluster::VirtualCluster;
 use super::watch::{EdgeMeters, Watch};
 use super::web::{PageRun, RunPage, WebContent, WebError, WebListener, WebServer};
@@ -89,7 +89,7 @@ struct RunPlan<'a> {
     /// What a recording has for the sources; they have files if there is none.
     recorded_sources: Option<SourceFiles>,
     /// A run of another host that is gone on with: `start` is where.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     takeover: Option<Takeover>,
 }
 
@@ -138,13 +138,13 @@ impl<'a> RunPlan<'a> {
             checkpoint_folder,
             start,
             recorded_sources,
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             takeover: None,
         })
     }
 
     /// Stands by for the run of another host, if that is asked for. `None` if that has ended without this one.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     fn stand_by(mut self) -> Result<Option<Self>, CliError> {
         let Subject { args, engine, .. } = &self.subject;
         match agent::stand_by(args, engine)? {
@@ -161,19 +161,19 @@ impl<'a> RunPlan<'a> {
         Ok(Some(self))
     }
 
-    #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+    #[cfg(not(hosts))]
     fn stand_by(self) -> Result<Option<Self>, CliError> {
         Ok(Some(self))
     }
 
     /// The state up to which sources have been read by the run that is gone on with, from their beginnings on.
     fn consumed_before(&self) -> Option<State> {
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         return self
             .takeover
             .as_ref()
             .map(|takeover| takeover.state.clone());
-        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        #[cfg(not(hosts))]
         None
     }
 }
@@ -190,7 +190,7 @@ struct OpenedRun<'a> {
     event_lines: Option<EventLines>,
     recorder: Option<ReadyRecorder>,
     outputs: Outputs,
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     takeover: Option<Takeover>,
 }
 
@@ -214,7 +214,7 @@ impl<'a> OpenedRun<'a> {
             checkpoint_folder,
             start,
             recorded_sources,
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             takeover,
         } = plan;
         let Subject {
@@ -279,7 +279,7 @@ impl<'a> OpenedRun<'a> {
                 keeper,
             },
             subject,
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             takeover,
         })
     }
@@ -354,7 +354,7 @@ struct Running<'a> {
     #[cfg(target_os = "linux")]
     held_share: Option<share::HeldShare>,
     /// Agents of this run alone. They end after it.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     virtual_cluster: Option<VirtualCluster>,
 }
 
@@ -371,7 +371,7 @@ impl<'a> Running<'a> {
             event_lines,
             recorder,
             outputs,
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             takeover,
         } = opened;
         let Subject {
@@ -385,23 +385,23 @@ impl<'a> Running<'a> {
         }
         #[cfg(target_os = "linux")]
         let held_share = share::hold(args, engine)?;
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         let virtual_cluster = VirtualCluster::start(args, engine)?;
         let options = RunOptions {
             inputs: recorder.as_ref().map(ReadyRecorder::listener),
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             hosts: match &virtual_cluster {
                 Some(cluster) => Some(cluster.hosts(args)),
                 None => agent::hosts(args)?,
             },
             ..run_options(args, supervised, start)
         };
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         let mut session = match takeover {
             Some(takeover) => engine.take_over(options, takeover)?,
             None => engine.start(options)?,
         };
-        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        #[cfg(not(hosts))]
         let mut session = engine.start(options)?;
         stop_on_signal(session.stopper(), args.is_launched());
 
@@ -444,7 +444,7 @@ impl<'a> Running<'a> {
             outputs,
             #[cfg(target_os = "linux")]
             held_share,
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             virtual_cluster,
         })
     }
@@ -464,7 +464,7 @@ impl<'a> Running<'a> {
             outputs,
             #[cfg(target_os = "linux")]
             held_share,
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             virtual_cluster,
         } = self;
         // After the run's page, whose folder has the socket.
@@ -473,7 +473,7 @@ impl<'a> Running<'a> {
             .then(|| start_control(&session, &subject.engine))
             .flatten();
         let run_outcome = session.join();
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         drop(virtual_cluster);
         #[cfg(target_os = "linux")]
         drop(control_server);
@@ -732,7 +732,7 @@ fn run_options(
 
 /// Iterations that are left of those that the command line asks for: a run that is gone on with has done some of them.
 fn iterations_left(args: &Args, start: Option<&ReplayStart>) -> Option<u64> {
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     if let (Some(_), Some(start)) = (&args.take_over_as, start) {
         let done = start.state.iterations;
         return args.iterations.map(|all| all.saturating_sub(done));

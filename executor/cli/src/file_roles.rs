@@ -45,13 +45,13 @@ pub(super) const FILE_OPTIONS: &[(&str, Access)] = &[
     ("--checkpoint", Access::Folder),
     ("--record", Access::Folder),
     ("--inject", Access::Read),
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     ("--token-file", Access::Read),
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     ("--tls-certificate", Access::Read),
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     ("--tls-key", Access::Read),
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     ("--tls-ca", Access::Read),
 ];
 
@@ -157,16 +157,16 @@ fn named_files(args: &Args, files: &Files) -> Vec<NamedFile> {
         ("--checkpoint", args.checkpoint.as_ref()),
         ("--record", args.record.as_ref()),
         ("--inject", inject_path.as_ref()),
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         ("--token-file", args.token_file.as_ref()),
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         (
             "--tls-certificate",
             args.protection.tls_certificate.as_ref(),
         ),
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         ("--tls-key", args.protection.tls_key.as_ref()),
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         ("--tls-ca", args.protection.tls_ca.as_ref()),
     ];
     for (option, path) in single_files {

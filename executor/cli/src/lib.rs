@@ -10,7 +10,7 @@
 //!
 //! Standard output carries data only; everything said goes to standard error. Exit codes are [`exit`]'s.
 
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 mod agent;
 mod args;
 mod block_figures;
@@ -21,7 +21,7 @@ mod checkpoints;
 mod console;
 #[cfg(target_os = "linux")]
 mod control;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 mod council;
 mod deadlines;
 mod ending;
@@ -29,12 +29,12 @@ mod file_roles;
 mod files;
 #[doc(hidden)]
 pub mod flight;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 mod gathering;
 mod io;
-#[cfg(all(test, feature = "hosts", target_os = "linux"))]
+#[cfg(all(test, hosts))]
 mod launch_files;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 mod launcher;
 mod live;
 mod live_report;
@@ -46,16 +46,16 @@ mod saved_state;
 mod share;
 #[cfg(target_os = "linux")]
 mod share_register;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 mod started_agents;
 mod startup;
 mod supervision;
 #[doc(hidden)]
 pub mod testing;
 mod top;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 mod up;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 mod virtual_cluster;
 mod watch;
 mod web;
@@ -68,7 +68,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use zbmd_backends::op::Registry;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use zbmd_executor::AgentError;
 use zbmd_executor::embed;
 use zbmd_executor::{EngineError, RunError};
@@ -118,13 +118,13 @@ enum CliError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[error("{0}")]
     Credentials(String),
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[error(transparent)]
     Agent(#[from] zbmd_executor::AgentError),
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     #[error(transparent)]
     Start(#[from] started_agents::StartError),
     #[error(transparent)]
@@ -144,9 +144,9 @@ impl CliError {
             | CliError::Recording(RecordingError::Io { .. } | RecordingError::Missing { .. }) => {
                 exit::FILE
             }
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             CliError::Credentials(_) | CliError::Agent(AgentError::Listen { .. }) => exit::FILE,
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             CliError::Agent(AgentError::NotJoined { .. }) | CliError::Start(_) => exit::REFUSED,
             CliError::State { .. }
             | CliError::Refused { .. }
@@ -248,9 +248,9 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         (Some(Other::Mode(args)), _) => Ok(control::mode(args)),
         #[cfg(target_os = "linux")]
         (Some(Other::Probe(args)), _) => Ok(control::probe(args)),
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         (Some(Other::Agent(args)), _) => agent::serve(args, registry),
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         (Some(Other::Up(args)), _) => up::up(args, registry),
         (Some(Other::Replay(args)), _) => replay(args, registry),
         (None, Some(bundle_path)) => run_or_serve(args, bundle_path, registry),
@@ -260,7 +260,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
 
 /// Runs the bundle, unless a launcher has started this process as the agent of a run.
 fn run_or_serve(args: &Args, bundle_path: &Path, registry: &Registry) -> Result<u8, CliError> {
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     if let Some(join) = args.gathering.join()? {
         return agent::serve_launched(args, &join, registry);
     }

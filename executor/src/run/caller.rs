@@ -120,7 +120,7 @@ impl Caller {
                 hold_share: false,
             },
             gpus: Arc::default(),
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             wiring: None,
         };
         let worker = host::prepare(&loaded, job)?;

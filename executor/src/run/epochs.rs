@@ -12,7 +12,7 @@ use zbmd_ir::{
 
 use super::active_epoch::ActiveEpoch;
 use super::control::{CurrentEpoch, RunControl};
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::hosts::conductor_seat::ConductorSeat;
 use super::parameters::{ParameterLedger, ProgramStep};
 use super::queues::{saves, sink_capacities};
@@ -52,7 +52,7 @@ pub(crate) struct EpochManager {
     pub session_memory: Arc<SessionMemory>,
     pub pool: WorkerPool,
     /// In whose name the run is conducted, if there is a council.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub seat: Option<ConductorSeat>,
     /// Cores that this process may use, asked once: the system answers from files.
     available_cores: usize,
@@ -150,7 +150,7 @@ impl EpochManager {
             options,
             session_memory,
             pool,
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             seat: None,
             available_cores: std::thread::available_parallelism().map_or(1, usize::from),
             state,
@@ -473,7 +473,7 @@ impl EpochManager {
     }
 
     /// The state at the border between two epochs, or behind the last.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub(crate) fn present_border(&self) -> BorderState {
         let ledger = self.control.ledger();
         BorderState {
@@ -485,7 +485,7 @@ impl EpochManager {
     }
 
     /// Ends the run at an earlier border of the present program: nothing behind it was given out.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub(crate) fn go_back(&mut self, border: &BorderState) {
         if border.state.iterations < self.state.iterations {
             self.state = border.state.clone();

@@ -75,16 +75,16 @@ pub(crate) enum WorkerEvent {
     /// A process that stood by for a device is gone.
     StandbyGone,
     /// A host is gone with all its workers.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     HostGone { host: usize, why: String },
     /// A host that was gone is there again, and has loaded the bundle.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     HostBack {
         host: usize,
         link: Box<super::hosts::link::HostLink>,
     },
     /// Something may have been decided in the council.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     Council,
     /// A thread of ours panicked outside of all kernels: a bug.
     Panicked(Box<dyn std::any::Any + Send>),

@@ -7,7 +7,7 @@ pub(crate) mod control;
 mod demand;
 mod epochs;
 mod event;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 pub(crate) mod hosts;
 mod inbox;
 mod injection;

@@ -330,7 +330,7 @@ pub(crate) fn exit_status(status: ExitStatus) -> WorkerExit {
 /// A program that embeds the executor and runs workers as processes calls this first of all in `main`, with the
 /// registry that it runs its engines with: a worker's process is the same program, started anew.
 pub fn serve_if_worker(registry: &Registry) {
-    #[cfg(feature = "hosts")]
+    #[cfg(hosts)]
     super::hosts::sentinel::serve_if_sentinel();
     let Some(parent) = std::env::var_os(MARK) else {
         return;
@@ -434,7 +434,7 @@ fn serve(socket: UnixStream, registry: &Registry) -> io::Result<()> {
                     epoch: Arc::clone(&epoch_memory),
                     options: program.options,
                     gpus: Arc::clone(&gpus),
-                    #[cfg(all(feature = "hosts", target_os = "linux"))]
+                    #[cfg(hosts)]
                     wiring: None,
                 };
                 let job_replies = Arc::clone(&replies);

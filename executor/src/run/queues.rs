@@ -17,7 +17,7 @@ const BLOCKS_AHEAD: u64 = 2;
 const BORDER_NS: u64 = 500_000;
 /// The same over several hosts, where a border is committed some milliseconds after it was saved: workers wait for that
 /// when they are two borders ahead.
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 const HOSTS_BORDER_NS: u64 = 10_000_000;
 /// How fast tokens are copied when they are saved.
 const COPY_BYTES_PER_US: u64 = 2_000;
@@ -109,7 +109,7 @@ fn block_ns(loaded: &LoadedProgram, plan: &Plan, options: &RunOptions) -> u64 {
 
 /// The least work between two saved borders of a run.
 fn border_ns(options: &RunOptions) -> u64 {
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     if options.hosts.is_some() {
         return HOSTS_BORDER_NS;
     }
@@ -152,7 +152,7 @@ fn undecided_tokens(loaded: &LoadedProgram, id: ActorId, options: &RunOptions) -
 
 /// Whether the run is conducted in the name of a council.
 pub(crate) fn has_council(options: &RunOptions) -> bool {
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     if let Some(hosts) = &options.hosts {
         return hosts.council.is_some();
     }

@@ -9,9 +9,9 @@ use zbmd_ir::{LiveParameter, Program, State, live_parameters};
 use super::control::{AbortOnPanic, RunControl, Stopper};
 use super::demand;
 use super::epochs::EpochManager;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::hosts::conductor_seat::ConductorSeat;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::hosts::standby::Takeover;
 use super::modes::ModeHandle;
 use super::parameters::{self, ParameterHandle};
@@ -24,7 +24,7 @@ use super::worker_pool::WorkerPool;
 use crate::error::{EngineError, RunError};
 use crate::observe::report::Outcome;
 use crate::observe::trace::Tracer;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use crate::options::BorderState;
 use crate::options::{InputListener, RunOptions};
 use crate::program::{Engine, LoadedModes, LoadedProgram};
@@ -50,7 +50,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::start`], or no plan for this host alone.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub fn take_over(
         &self,
         options: RunOptions,
@@ -65,7 +65,7 @@ impl Engine {
 }
 
 /// Without hosts nothing is taken over.
-#[cfg(not(all(feature = "hosts", target_os = "linux")))]
+#[cfg(not(hosts))]
 type Takeover = std::convert::Infallible;
 
 /// One run. Dropping it gives the run up; [`Self::join`] waits for its end.
@@ -78,7 +78,7 @@ pub struct Session {
     modes: Arc<LoadedModes>,
     is_supervised: bool,
     pump_role: PumpRole,
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     has_hosts: bool,
 }
 
@@ -178,10 +178,7 @@ impl Session {
         control.release_gate =
             has_council(&options).then(|| Arc::new(ReleaseGate::new(sink_count)));
         let control = Arc::new(control);
-        #[cfg_attr(
-            not(all(feature = "hosts", target_os = "linux")),
-            expect(unused_mut, reason = "only hosts are added to it")
-        )]
+        #[cfg_attr(not(hosts), expect(unused_mut, reason = "only hosts are added to it"))]
         let mut pool = WorkerPool::new(
             Arc::clone(modes),
             Arc::clone(&session_memory),
@@ -190,20 +187,20 @@ impl Session {
             options.isolation.clone(),
             options.standby,
         );
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         let is_takeover = takeover.is_some();
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         let seat = take_seat(&options, modes, &control, &pool, (&initial_state, takeover))?;
-        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        #[cfg(not(hosts))]
         let _ = takeover;
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         pool.connect_hosts(&options, is_takeover)?;
         let tracer = start_tracer(loaded, &options)?;
 
         let is_supervised = options.supervised.is_some();
         let is_realtime = options.realtime;
         let pump_role = PumpRole::of(&options);
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         let has_hosts = options.hosts.is_some();
         let (send_result, result_receiver) = mpsc::channel::<RunResult>();
         let mut manager = EpochManager::new(
@@ -215,7 +212,7 @@ impl Session {
             tracer,
         );
 
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         {
             manager.seat = seat;
         }
@@ -250,7 +247,7 @@ impl Session {
             modes: Arc::clone(modes),
             is_supervised,
             pump_role,
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             has_hosts,
         })
     }
@@ -287,9 +284,9 @@ impl Session {
 
     /// Looks into the run, from any thread.
     pub fn probes(&self) -> ProbeHandle {
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         let has_hosts = self.has_hosts;
-        #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+        #[cfg(not(hosts))]
         let has_hosts = false;
         ProbeHandle {
             control: Arc::clone(&self.control),
@@ -334,7 +331,7 @@ impl Session {
         if !self.is_supervised {
             return Err(SwapError::Unsupervised);
         }
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         if self.has_hosts {
             return Err(SwapError::Hosts);
         }
@@ -410,7 +407,7 @@ fn begin_realtime(
     machine: &zbmd_ir::Machine,
     options: &RunOptions,
 ) -> Result<(), crate::realtime::RealtimeError> {
-    #[cfg(feature = "hosts")]
+    #[cfg(hosts)]
     if options.hosts.is_some() {
         // The devices are of several computers: whether a core can be used is seen by its worker.
         return crate::realtime::begin([]);
@@ -445,7 +442,7 @@ fn start_tracer(
 }
 
 /// Takes the run's seat in the council, if there is one.
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 fn take_seat(
     options: &RunOptions,
     modes: &Arc<LoadedModes>,

@@ -26,7 +26,7 @@
 //!
 //! Should it wait all the same, [`crate::run::self_watch`] reports it after 10 s and gives the run up after 60 s.
 
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 mod council;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +41,7 @@ use super::active_epoch::ActiveEpoch;
 use super::bundle_plans::BundlePlans;
 use super::epochs::EpochManager;
 use super::event::WorkerEvent;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::hosts::conductor_seat::ConductorSeat;
 use super::injection;
 use super::outlet::Outlet;
@@ -55,7 +55,7 @@ use crate::options::{StateSubscription, Supervised};
 use crate::supervise::{
     Action, End, Epoch, Event, Generation, Input, Os, Request, Sample, Supervisor, Verdict, What,
 };
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use crate::supervise::{Cause, GoneWorker};
 use crate::transport::clock::Clock;
 use crate::transport::epoch_state::WorkerStatus;
@@ -116,7 +116,7 @@ pub(super) struct SupervisedRun<'m> {
     clock: Clock,
     times: RecoveryTimes,
     /// In whose name the run is conducted, if there is a council.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     seat: Option<ConductorSeat>,
     /// Why the council lets it conduct no more.
     council_end: Option<String>,
@@ -163,7 +163,7 @@ impl<'m> SupervisedRun<'m> {
             supervisor.go_on();
         }
         Self {
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             seat: manager.seat.take(),
             council_end: None,
             supervisor,
@@ -368,9 +368,9 @@ impl<'m> SupervisedRun<'m> {
                 }
                 return;
             }
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             WorkerEvent::HostGone { host, why } => self.host_gone(host, &why),
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             WorkerEvent::HostBack { host, link } => {
                 for device in self.manager.pool.take_host_back(host, *link) {
                     self.send_input(Input::Request(Request::Restart(device)));
@@ -378,7 +378,7 @@ impl<'m> SupervisedRun<'m> {
                 return;
             }
             // It is looked after whenever time passes.
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             WorkerEvent::Council => return,
             WorkerEvent::Panicked(panic) => {
                 // A bug of the program, not of a device: nobody else is to wait for this worker.
@@ -390,7 +390,7 @@ impl<'m> SupervisedRun<'m> {
     }
 
     /// All workers of a host are lost at once. Others do its work, if there is a plan for that, until it comes back.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     fn host_gone(&mut self, host: usize, why: &str) -> Input {
         let (name, devices) = self.manager.pool.lose_host(host);
         self.show_loss(&devices);
@@ -835,7 +835,7 @@ impl<'m> SupervisedRun<'m> {
 }
 
 /// Without a council there is nothing to do about it.
-#[cfg(not(all(feature = "hosts", target_os = "linux")))]
+#[cfg(not(hosts))]
 impl SupervisedRun<'_> {
     fn next_council_ns(&self) -> Option<u64> {
         None

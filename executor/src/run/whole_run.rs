@@ -150,14 +150,14 @@ fn wait_for_workers(manager: &mut EpochManager, active: &mut ActiveEpoch) -> Res
                 let name = manager.loaded.program.machine.devices[device].name.clone();
                 return Err(exit_error(name, &exit));
             }
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             WorkerEvent::HostGone { host, why } => {
                 active.memory.stop();
                 let (device, _) = manager.pool.lose_host(host);
                 return Err(RunError::Lost { device, why });
             }
             // The loss of a host has ended the run.
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             WorkerEvent::HostBack { .. } | WorkerEvent::Council => {}
             WorkerEvent::Panicked(panic) => {
                 active.memory.stop();

@@ -12,11 +12,11 @@ use std::time::Duration;
 use zbmd_ir::{DeviceId, PlanId};
 
 use super::event::{WorkerEvent, WorkerExit};
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::hosts::conductor::HostSet;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::hosts::conductor_seat::ConductorSeat;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::hosts::link::HostLink;
 use super::inbox::{EventInbox, EventSender, event_channel};
 #[cfg(target_os = "linux")]
@@ -26,7 +26,7 @@ use super::process_pool::{LaunchContext, ProcessPool};
 use crate::error::EngineError;
 use crate::observe::live::HostProgress;
 use crate::options::Isolation;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use crate::options::RunOptions;
 use crate::program::{LoadedModes, LoadedProgram};
 use crate::transport::clock::Clock;
@@ -54,7 +54,7 @@ enum WorkerHandle {
     #[cfg(target_os = "linux")]
     Process(WorkerProcess),
     /// The agent of another host runs it.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     Remote,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct WorkerPool {
     inbox: EventInbox<WorkerEvent>,
     events: EventSender<WorkerEvent>,
     /// The hosts of a run over several.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     hosts: Option<HostSet>,
 }
 
@@ -139,7 +139,7 @@ impl WorkerPool {
             left_behind: Vec::new(),
             inbox,
             events,
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             hosts: None,
         }
     }
@@ -148,7 +148,7 @@ impl WorkerPool {
     ///
     /// # Errors
     /// See [`HostSet::connect`].
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub(crate) fn connect_hosts(
         &mut self,
         options: &RunOptions,
@@ -159,13 +159,13 @@ impl WorkerPool {
     }
 
     /// Sends events as workers do.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub(crate) fn event_sender(&self) -> EventSender<WorkerEvent> {
         self.events.clone()
     }
 
     /// The epochs that follow are conducted in this name.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub(crate) fn set_mandate(&mut self, seat: &ConductorSeat) {
         if let Some(hosts) = &mut self.hosts {
             hosts.set_mandate(seat);
@@ -174,7 +174,7 @@ impl WorkerPool {
 
     /// Devices whose hosts are not there.
     pub(crate) fn lost_devices(&self) -> Vec<DeviceId> {
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         if let Some(hosts) = &self.hosts {
             return hosts.lost_devices();
         }
@@ -183,7 +183,7 @@ impl WorkerPool {
 
     /// The hosts of a run over several, in order.
     pub(crate) fn host_list(&self) -> Vec<HostProgress> {
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         if let Some(hosts) = &self.hosts {
             return hosts.list();
         }
@@ -192,7 +192,7 @@ impl WorkerPool {
 
     /// Whether the worker of a device is on another host.
     fn is_remote(&self, device: DeviceId) -> bool {
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         if let Some(hosts) = &self.hosts {
             return hosts.is_remote(device);
         }
@@ -209,7 +209,7 @@ impl WorkerPool {
         plan: PlanId,
         devices: &[DeviceId],
     ) -> Result<(), EngineError> {
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         if let Some(hosts) = &self.hosts {
             return hosts.check_streams(&self.loaded, plan, devices);
         }
@@ -218,7 +218,7 @@ impl WorkerPool {
     }
 
     /// Gives up the workers of a host that is gone: what it is called, and its devices.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub(crate) fn lose_host(&mut self, host: usize) -> (String, Vec<DeviceId>) {
         let Some(hosts) = &self.hosts else {
             return (String::new(), Vec::new());
@@ -232,7 +232,7 @@ impl WorkerPool {
     }
 
     /// Takes a host back: its devices, whose workers can be started again.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub(crate) fn take_host_back(&mut self, host: usize, link: HostLink) -> Vec<DeviceId> {
         let Some(hosts) = &mut self.hosts else {
             return Vec::new();
@@ -267,7 +267,7 @@ impl WorkerPool {
     }
 
     fn try_spawn(&mut self, device: DeviceId, generation: u32) -> Result<(), WorkerExit> {
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         if let Some(hosts) = self.hosts.as_ref().filter(|hosts| hosts.is_remote(device)) {
             if let Some(why) = hosts.loss_of(device) {
                 return Err(WorkerExit::Unfit(why));
@@ -387,7 +387,7 @@ impl WorkerPool {
             }
             #[cfg(target_os = "linux")]
             WorkerHandle::Process(process) => self.processes.kill(&process),
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             WorkerHandle::Remote => self.events.send(WorkerEvent::Gone {
                 device,
                 generation,
@@ -412,7 +412,7 @@ impl WorkerPool {
             WorkerHandle::Thread(_) => Some(std::process::id()),
             #[cfg(target_os = "linux")]
             WorkerHandle::Process(process) => process.lifetime().process(),
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             WorkerHandle::Remote => None,
         }
     }
@@ -447,7 +447,7 @@ impl WorkerPool {
         spec: &Arc<EpochSpec>,
         epoch: &Arc<EpochMemory>,
     ) -> Result<Vec<Option<PreparedWorker>>, EngineError> {
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         let wiring = self.hosts.as_ref().map(|hosts| hosts.wiring(spec));
         let mut worker_parts = Vec::with_capacity(spec.devices.len());
         for (calendar, device) in spec.devices.iter().enumerate() {
@@ -462,7 +462,7 @@ impl WorkerPool {
                 epoch: Arc::clone(epoch),
                 options: self.options,
                 gpus: Arc::clone(&self.gpus),
-                #[cfg(all(feature = "hosts", target_os = "linux"))]
+                #[cfg(hosts)]
                 wiring: wiring.clone(),
             };
             worker_parts.push(Some(host::prepare(&self.loaded, job)?));
@@ -496,7 +496,7 @@ impl WorkerPool {
             }
         }
 
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         if let Some(hosts) = &self.hosts {
             let generation = |device| self.members.get(&device).map_or(0, |m| m.generation);
             let session_memory = &self.session_memory;

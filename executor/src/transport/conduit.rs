@@ -226,7 +226,7 @@ impl Conduit {
     }
 
     /// Counts tokens up to `tokens` as written that lie on another host: nobody reads them here.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub(crate) fn count_written(&self, tokens: u64) {
         let head = &self.ends.head;
         let mut word = head.load(Ordering::Acquire);

@@ -4,7 +4,7 @@
 //!
 //! Knows no kernels and no threads.
 
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ pub(crate) struct EpochMemory {
     /// Copies for whoever looks into the run.
     pub probe: ProbeRing,
     /// Becomes readable when the epoch is stopped, for workers of this process that wait for sockets.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     stop_event: std::sync::OnceLock<OwnedFd>,
 }
 
@@ -115,7 +115,7 @@ impl EpochMemory {
             sinks,
             traces,
             probe: ProbeRing::create(&arena, layout.probe),
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             stop_event: std::sync::OnceLock::new(),
             arena,
             layout,
@@ -171,7 +171,7 @@ impl EpochMemory {
                 sinks,
                 traces,
                 probe: ProbeRing::find(&arena, layout.probe),
-                #[cfg(all(feature = "hosts", target_os = "linux"))]
+                #[cfg(hosts)]
                 stop_event: std::sync::OnceLock::new(),
                 arena,
                 layout,
@@ -305,7 +305,7 @@ impl EpochMemory {
     ///
     /// # Errors
     /// The system has no descriptors.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub(crate) fn stop_event(&self) -> std::io::Result<OwnedFd> {
         use rustix::event::{EventfdFlags, eventfd};
         if self.stop_event.get().is_none() {
@@ -335,7 +335,7 @@ impl EpochMemory {
         self.common.committed.seal();
         self.common.stop.set();
 
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         if let Some(event) = self.stop_event.get() {
             // It is set already if the count is at its maximum.
             let _ = rustix::io::write(event, &1u64.to_ne_bytes());

@@ -24,7 +24,7 @@ pub(crate) mod release_gate;
 pub mod ring;
 pub(crate) mod session_memory;
 pub(crate) mod stream;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 pub(crate) mod switchboard;
 pub(crate) mod trace_ring;
 pub(crate) mod watchdog;

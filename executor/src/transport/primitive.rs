@@ -37,7 +37,7 @@ impl WakeCounter {
     /// return early: callers check again.
     pub(crate) fn sleep(&self, seen: u32, limit_ns: Option<u64>) {
         use rustix::thread::futex;
-        #[cfg(feature = "hosts")]
+        #[cfg(hosts)]
         let limit_ns = duties::limit_ns(limit_ns);
         let limit = limit_ns.map(|ns| futex::Timespec {
             tv_sec: (ns / 1_000_000_000).cast_signed(),
@@ -45,7 +45,7 @@ impl WakeCounter {
         });
         // Any error (interrupted, moved on, time over) means the same as a wake-up: look again.
         let _ = futex::wait(&self.number, futex::Flags::empty(), seen, limit.as_ref());
-        #[cfg(feature = "hosts")]
+        #[cfg(hosts)]
         duties::attend();
     }
 
@@ -59,7 +59,7 @@ impl WakeCounter {
 }
 
 /// What a thread attends to every now and then while it sleeps: its wires, which others may wait for.
-#[cfg(all(feature = "hosts", target_os = "linux", not(loom), not(miri)))]
+#[cfg(all(hosts, not(loom), not(miri)))]
 pub(crate) mod duties {
     use std::cell::Cell;
 

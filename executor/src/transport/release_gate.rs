@@ -70,14 +70,14 @@ impl ReleaseGate {
     }
 
     /// Nothing is given out from now on while this says no.
-    #[cfg(any(test, all(feature = "hosts", target_os = "linux")))]
+    #[cfg(any(test, hosts))]
     pub(crate) fn hold_to(&self, lease: impl Fn() -> bool + Send + Sync + 'static) {
         // A run has one seat in a council.
         let _ = self.lease.set(Box::new(lease));
     }
 
     /// What has been released is given out whatever the lease says from now on: nobody else will do so.
-    #[cfg(any(test, all(feature = "hosts", target_os = "linux")))]
+    #[cfg(any(test, hosts))]
     pub(crate) fn set_free(&self) {
         self.locked().is_free = true;
         self.changed.notify_all();
@@ -85,7 +85,7 @@ impl ReleaseGate {
 
     /// Releases the tokens of each sink up to these counts. Counts do not go back, and nothing is released of a gate that is
     /// closed.
-    #[cfg(any(test, all(feature = "hosts", target_os = "linux")))]
+    #[cfg(any(test, hosts))]
     pub(crate) fn release(&self, counts: &[u64]) {
         let mut state = self.locked();
         if state.is_ended || state.is_closed {
@@ -99,7 +99,7 @@ impl ReleaseGate {
     }
 
     /// Nothing more is released: whoever waits is told, once it has been given the rest.
-    #[cfg(any(test, all(feature = "hosts", target_os = "linux")))]
+    #[cfg(any(test, hosts))]
     pub(crate) fn end(&self) {
         self.locked().is_ended = true;
         self.changed.notify_all();
@@ -117,7 +117,7 @@ impl ReleaseGate {
     }
 
     /// Whether whoever pulls from the sinks has done with these counts.
-    #[cfg(any(test, all(feature = "hosts", target_os = "linux")))]
+    #[cfg(any(test, hosts))]
     pub(crate) fn has_taken(&self, counts: &[u64]) -> bool {
         let state = self.locked();
         let mut sinks = state.taken.iter().zip(counts);

@@ -92,7 +92,7 @@ pub(crate) fn read_area(
 ///
 /// # Errors
 /// The bytes that the channel has, if there are not so many.
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 pub(crate) fn write_channel(
     epoch: &EpochMemory,
     area: Area,
@@ -109,7 +109,7 @@ pub(crate) fn write_channel(
 }
 
 /// The tokens of the channels that a device keeps, in an area that nobody writes now.
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 pub(crate) fn read_kept(
     epoch: &EpochMemory,
     graph: &Graph,

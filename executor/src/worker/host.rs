@@ -70,12 +70,12 @@ pub(crate) fn prepare(
         Spin::SHORT
     };
 
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     let gate = match &job.wiring {
         Some(wiring) if wiring.is_agent => agent_gate(&job.spec, &job.session_memory),
         _ => admission_gate(loaded, &job.spec, &job.session_memory),
     };
-    #[cfg(not(all(feature = "hosts", target_os = "linux")))]
+    #[cfg(not(hosts))]
     let gate = admission_gate(loaded, &job.spec, &job.session_memory);
     Ok(PreparedWorker {
         plan: job.spec.plan,
@@ -86,14 +86,14 @@ pub(crate) fn prepare(
         realtime: job.options.realtime,
         hold_share: job.options.hold_share && !is_gpu,
         share_note: None,
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         wiring: job.wiring.map(|wiring| (job.spec, wiring)),
     })
 }
 
 /// The wired rings of a job, by the number that its wires have for them.
 fn wired_rings(plan: &Plan, job: &WorkerJob) -> BTreeMap<RingId, u32> {
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     if let Some(wiring) = &job.wiring {
         return wiring.wired_rings(plan, job.calendar);
     }
@@ -236,7 +236,7 @@ fn calendar_of(plan: &Plan, device: DeviceId) -> usize {
 }
 
 /// Admission on a host whose sources are elsewhere: the conductor's decisions are a stream of one token a block.
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 fn agent_gate(spec: &EpochSpec, session_memory: &SessionMemory) -> AdmissionGate {
     let decisions = session_memory
         .sources
@@ -373,10 +373,10 @@ impl PreparedWorker {
         status.thread.store(thread_number(), Ordering::Release);
 
         let run_all = AssertUnwindSafe(|| {
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             let wires = self.open_wires(loaded)?;
             let blocks = self.device.run(&mut self.periods, heartbeat)?;
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             if wires.is_some() {
                 super::wired::finish()?;
             }
@@ -391,14 +391,15 @@ impl PreparedWorker {
     }
 
     /// Opens the wires to workers on other hosts, if there are several.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     fn open_wires(
         &self,
         loaded: &LoadedProgram,
     ) -> Result<Option<super::wired::OpenWires>, StepStop> {
         match (&self.wiring, &self.device) {
             (Some((spec, wiring)), DeviceWorker::Cpu(cpu)) => {
-                super::wired::open(loaded, spec, self.calendar, &cpu.memory, wiring)
+                let spin = self.periods.spin;
+                super::wired::open(loaded, spec, self.calendar, &cpu.memory, wiring, spin)
             }
             _ => Ok(None),
         }

@@ -70,7 +70,7 @@ pub(crate) enum Instr {
     /// Gives the block's place back.
     Release { ring: u32 },
     /// [`Instr::Send`] to another host: sends port `ports` over wire ring `wired`.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     WireSend {
         ring: u32,
         wired: u32,
@@ -80,7 +80,7 @@ pub(crate) enum Instr {
         end: u64,
     },
     /// [`Instr::Recv`] from another host: what comes is put where it belongs.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     WireRecv {
         ring: u32,
         wired: u32,
@@ -89,7 +89,7 @@ pub(crate) enum Instr {
         end: u64,
     },
     /// [`Instr::Release`] to another host.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     WireRelease { wired: u32 },
     /// Copies port `ports` to the port after it; the two may overlap.
     Carry { ports: u32 },

@@ -35,7 +35,7 @@ impl HostOptions {
     }
 }
 
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 impl HostOptions {
     /// Gives the calling thread the priority of those that decide, if the run is a real-time one. The system has promised it when
     /// the run began.
@@ -58,7 +58,7 @@ pub(crate) struct WorkerJob {
     /// The GPUs that this process has open.
     pub gpus: Arc<OpenGpus>,
     /// Where the other workers are, if they are on several hosts.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub wiring: Option<Arc<super::wired::Wiring>>,
 }
 

@@ -404,7 +404,7 @@ impl<'a> Lowering<'a> {
                 number: self.weights.numbers[&actor],
             },
         };
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         let instr = self.over_wire(slot, instr);
         self.push(instr, Some(slot));
 
@@ -416,7 +416,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// The instruction for a slot of a ring whose other end is on another host.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     fn over_wire(&self, slot: &Slot, instr: Instr) -> Instr {
         let (Action::Send { ring, .. } | Action::Recv { ring, .. } | Action::Release { ring }) =
             slot.action

@@ -21,5 +21,5 @@ mod report;
 pub(crate) mod step_table;
 mod streams;
 pub(crate) mod thread;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 pub(crate) mod wired;

@@ -11,7 +11,7 @@ use super::period_loop::PeriodLoop;
 use super::streams::SinkEnd;
 use crate::fault::StepStop;
 use crate::transport::epoch::EpochMemory;
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::watchdog::WorkerHeartbeat;
 
@@ -71,6 +71,6 @@ pub(crate) struct PreparedWorker {
     /// What came of that.
     pub(super) share_note: Option<String>,
     /// Where the other workers are, if they are on several hosts.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     pub(super) wiring: Option<(Arc<EpochSpec>, Arc<super::wired::Wiring>)>,
 }

@@ -19,7 +19,7 @@ use super::fetch::Fetcher;
 use super::instructions::{Instr, NO_COUNTER, ReplayCode, RingSpec, SlotKernels};
 use super::probe::{ProbeRecorder, ProbeTap, TappedTokens};
 use super::streams::{SinkEnd, SourceEnd, StreamContext};
-#[cfg(all(feature = "hosts", target_os = "linux"))]
+#[cfg(hosts)]
 use super::wired;
 use crate::fault::{StepStop, WorkerFault};
 use crate::observe::measure::SlotSample;
@@ -427,7 +427,7 @@ fn skip_slot(instr: &Instr, state: &mut ReplayState) {
         | Instr::Recv {
             counter, tokens, ..
         } => (counter, tokens),
-        #[cfg(all(feature = "hosts", target_os = "linux"))]
+        #[cfg(hosts)]
         Instr::WireSend {
             counter, tokens, ..
         }
@@ -641,7 +641,7 @@ impl SlotStep<'_, '_> {
                 self.context.rings[sync as usize].release(self.block + 1);
                 Ok(())
             }
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             Instr::WireSend {
                 ring,
                 wired,
@@ -654,7 +654,7 @@ impl SlotStep<'_, '_> {
                 let end_token = count_before.map_or(end, |before| before + tokens);
                 self.send_over_wire(ring, wired, self.port(ports, count_before), end_token)
             }
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             Instr::WireRecv {
                 ring,
                 wired,
@@ -667,7 +667,7 @@ impl SlotStep<'_, '_> {
                 let spec = self.code.rings[ring as usize];
                 wired::wait_published(wired, self.block * spec.block_tokens + end_token)
             }
-            #[cfg(all(feature = "hosts", target_os = "linux"))]
+            #[cfg(hosts)]
             Instr::WireRelease { wired } => wired::release(wired, self.block + 1),
             Instr::Carry { ports } => {
                 self.carry(ports);
@@ -829,7 +829,7 @@ impl SlotStep<'_, '_> {
     }
 
     /// Sends the tokens of the block up to `end_token` to another host.
-    #[cfg(all(feature = "hosts", target_os = "linux"))]
+    #[cfg(hosts)]
     fn send_over_wire(
         &mut self,
         ring: u32,

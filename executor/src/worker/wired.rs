@@ -30,6 +30,7 @@ use crate::program::LoadedProgram;
 use crate::transport::checksum;
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::primitive::duties;
+use crate::transport::ring::Spin;
 use crate::transport::switchboard::{Switchboard, WireKey};
 
 /// A wire that is not there after so long will not come.
@@ -165,7 +166,7 @@ impl Drop for OpenWires {
     }
 }
 
-/// Opens the wires of a calendar, on the worker's own thread. Nothing if it has none.
+/// Opens the wires of a calendar, on the worker's own thread; `spin` is how it waits for them. Nothing if it has none.
 ///
 /// # Errors
 /// The epoch was stopped, or a peer does not come.
@@ -175,6 +176,7 @@ pub(super) fn open(
     calendar: usize,
     memory: &WorkerMemory,
     wiring: &Wiring,
+    spin: Spin,
 ) -> Result<Option<OpenWires>, StepStop> {
     let plan = &loaded.program.plans[spec.plan];
     let planned = wiring.wires(plan, calendar);
@@ -185,6 +187,9 @@ pub(super) fn open(
     let stop = memory.epoch.stop_event().map_err(failed)?;
     let wires_stop = stop.try_clone().map_err(failed)?;
     let mut wires = Wires::new(spec.epoch, wires_stop, spec.checksums);
+    if spin == Spin::LONG {
+        wires = wires.with_own_core();
+    }
     let mut places = RingPlaces(Vec::new());
     let deadline = Deadline::after(OPEN_LIMIT);
     let peer_name = |wire: &WirePlan| {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::connection::Connection;
 use crate::error::{FrameError, WireError};
 use crate::frame::{FrameHeader, FrameKind, HEADER_BYTES, sum_of};
-use crate::socket::{Deadline, prepare, timespec};
+use crate::socket::{Deadline, monotonic_ns, prepare, timespec};
 
 /// Wires of a worker, at most: one in each direction to each other device of the largest machine, and one more.
 pub const MAX_WIRES: usize = 2047;
@@ -18,8 +18,15 @@ pub const MAX_WIRES: usize = 2047;
 const FEW_WIRES: usize = 63;
 /// A read that has got nothing is tried so often altogether before the worker sleeps.
 const TRIES: usize = 2;
+/// A worker with a core of its own tries for so long: about what a sleep and a wake-up cost, in a virtual machine at least.
+const SPIN_NS: u64 = 100_000;
+/// Behind a wait that took longer, its wake-up included, the next one is likely to be in vain, and the worker sleeps at once.
+const WORTH_SPINNING_NS: u64 = 2 * SPIN_NS;
 /// Frames that are taken in from one wire at a time, so that none keeps the worker from the others.
 const FRAMES_AT_A_TIME: usize = 4096;
+/// A sender is told that places are free when half of them are, or so many bytes: to send that much takes longer than to say it, and
+/// the sender may sleep until it hears of it.
+const CREDIT_BYTES: u64 = 64 << 10;
 /// Where the payload of a frame goes that is dropped.
 const SCRATCH_BYTES: usize = 4096;
 
@@ -120,6 +127,10 @@ pub struct Wires {
     checks_payloads: bool,
     /// Readable once the epoch is stopped.
     stop: OwnedFd,
+    /// Nobody else needs this worker's core.
+    has_own_core: bool,
+    /// What the last wait that came to sleeping took.
+    last_wait_ns: u64,
     wires: Vec<Wire>,
     rings: Vec<Ring>,
     scratch: Box<[u8]>,
@@ -137,6 +148,8 @@ impl Wires {
             epoch,
             checks_payloads,
             stop,
+            has_own_core: false,
+            last_wait_ns: 0,
             wires: Vec::new(),
             rings: Vec::new(),
             scratch: vec![0; SCRATCH_BYTES].into(),
@@ -144,6 +157,13 @@ impl Wires {
             foreign_frames: 0,
             sleeps: 0,
         }
+    }
+
+    /// Says that nobody else needs this worker's core: it looks at a wire for a while before it sleeps.
+    #[must_use]
+    pub fn with_own_core(mut self) -> Self {
+        self.has_own_core = true;
+        self
     }
 
     /// Adds a wire with its rings, which are numbered on from those of the wires before it.
@@ -282,7 +302,7 @@ impl Wires {
         Ok(())
     }
 
-    /// Receiver: the first `blocks` blocks are read for good. Tells the sender when half of the places are free.
+    /// Receiver: the first `blocks` blocks are read for good. Tells the sender when that is much.
     ///
     /// # Errors
     /// What the system says.
@@ -290,7 +310,7 @@ impl Wires {
     pub fn release(&mut self, ring: usize, blocks: u64) -> Result<(), WireStop> {
         let ring = &mut self.rings[ring];
         ring.released = blocks;
-        if (ring.released - ring.credited) * 2 >= ring.spec.blocks {
+        if ring.owes_much() {
             let wire = ring.wire;
             self.send_credits(wire)?;
         }
@@ -372,17 +392,49 @@ impl Wires {
                 return Ok(());
             }
         }
+        self.send_needed_credits()?;
+        if self.has_own_core
+            && self.last_wait_ns <= WORTH_SPINNING_NS
+            && self.spin_until(wire, &is_done, memory)?
+        {
+            return Ok(());
+        }
+
+        let begin_ns = monotonic_ns();
         loop {
-            // After a close nothing comes that anybody could wait for.
-            if !self.wires[wire].is_open || self.wires[wire].is_closed {
+            if !self.brings_more(wire) {
                 return Err(self.gone(wire));
             }
             self.send_needed_credits()?;
             self.sleep(wire, PollFlags::IN, deadline, memory)?;
             if is_done(self) {
+                self.last_wait_ns = monotonic_ns() - begin_ns;
                 return Ok(());
             }
         }
+    }
+
+    /// Looks at one wire for a while; whether what was waited for has come.
+    fn spin_until(
+        &mut self,
+        wire: usize,
+        is_done: &impl Fn(&Self) -> bool,
+        memory: &mut impl RingMemory,
+    ) -> Result<bool, WireStop> {
+        let end_ns = monotonic_ns() + SPIN_NS;
+        while self.brings_more(wire) && monotonic_ns() < end_ns {
+            std::hint::spin_loop();
+            self.take_in(wire, memory)?;
+            if is_done(self) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether something may come on a wire: after a close nothing does that anybody could wait for.
+    fn brings_more(&self, wire: usize) -> bool {
+        self.wires[wire].is_open && !self.wires[wire].is_closed
     }
 
     /// Sleeps until one wire is ready, tokens come on another, the deadline has come, or the epoch is stopped; and takes in
@@ -837,6 +889,13 @@ impl Ring {
     fn needs_credit(&self) -> bool {
         let blocks_come = self.published.div_ceil(self.spec.block_tokens);
         self.released > self.credited && blocks_come - self.credited >= self.spec.blocks
+    }
+
+    /// Whether the sender has not been told of many places that are free.
+    fn owes_much(&self) -> bool {
+        let blocks = self.released - self.credited;
+        let block_bytes = self.spec.block_tokens * self.spec.token_bytes;
+        2 * blocks >= self.spec.blocks || blocks * block_bytes >= CREDIT_BYTES
     }
 
     /// Whether tokens are what may come next: the rest of a block at most, in a place that was released.

@@ -21,10 +21,18 @@ fn byte_of(ring: usize, block: u64, index: usize) -> u8 {
     (ring as u64 * 31 + block * 7 + index as u64) as u8
 }
 
-/// Sends `blocks` blocks over all rings in the order of the sender, reads them in the order of the receiver, and compares.
+/// Sends `blocks` blocks over all rings in the order of the sender, reads them in the order of the receiver, and compares: between
+/// workers that share a core with others, and with cores of their own.
 fn carry(rings: Vec<RingSpec>, blocks: u64, receive_order: &[usize], checks_payloads: bool) {
-    for pair in connection_pairs() {
-        carry_over(pair, &rings, blocks, receive_order, checks_payloads);
+    for have_own_cores in [false, true] {
+        for (sender_end, receiver_end) in connection_pairs() {
+            let mut sender = end(sender_end, Side::Sends, &rings, checks_payloads);
+            let mut receiver = end(receiver_end, Side::Receives, &rings, checks_payloads);
+            if have_own_cores {
+                (sender, receiver) = (sender.with_own_core(), receiver.with_own_core());
+            }
+            carry_over(sender, receiver, &rings, blocks, receive_order);
+        }
     }
 }
 
@@ -37,44 +45,42 @@ fn connection_pairs() -> Vec<(Connection, Connection)> {
 }
 
 fn carry_over(
-    (sender_end, receiver_end): (Connection, Connection),
+    mut sender: Wires,
+    mut receiver: Wires,
     rings: &[RingSpec],
     blocks: u64,
     receive_order: &[usize],
-    checks_payloads: bool,
 ) {
     let block_bytes = (rings[0].block_tokens * rings[0].token_bytes) as usize;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut wires = end(sender_end, Side::Sends, rings, checks_payloads);
             let mut places = Places::of(rings);
             for block in 0..blocks {
                 for (index, ring) in rings.iter().enumerate() {
-                    send_block(&mut wires, index, ring, block, &mut places);
+                    send_block(&mut sender, index, ring, block, &mut places);
                 }
             }
-            wires
+            sender
                 .finish(&mut places)
                 .expect("the receiver reads it all");
         });
 
-        let mut wires = end(receiver_end, Side::Receives, rings, checks_payloads);
         let mut places = Places::of(rings);
         for block in 0..blocks {
             for &index in receive_order {
                 let tokens = (block + 1) * rings[index].block_tokens;
                 let waited =
-                    wires.wait_published(index, tokens, Deadline::after(LONG), &mut places);
+                    receiver.wait_published(index, tokens, Deadline::after(LONG), &mut places);
                 waited.expect("they come");
                 let found = places.block(index, block);
                 let expected: Vec<u8> =
                     (0..block_bytes).map(|i| byte_of(index, block, i)).collect();
                 assert_eq!(found, expected, "ring {index}, block {block}");
-                wires.release(index, block + 1).expect("released");
+                receiver.release(index, block + 1).expect("released");
             }
         }
-        wires.finish(&mut places).expect("the sender closes");
-        assert_eq!(wires.foreign_frames(), 0);
+        receiver.finish(&mut places).expect("the sender closes");
+        assert_eq!(receiver.foreign_frames(), 0);
     });
 }
 
@@ -188,10 +194,19 @@ fn a_side_without_ucx_is_an_error() {
 
 #[test]
 fn a_stop_and_a_deadline_end_every_wait() {
+    for has_own_core in [false, true] {
+        end_waits(has_own_core);
+    }
+}
+
+fn end_waits(has_own_core: bool) {
     let rings = [ring(0, 1, 1, &[1])];
     let (_kept, socket) = socket_pair();
     let stop = stop_event();
     let mut wires = Wires::new(EPOCH, stop.try_clone().expect("a copy"), false);
+    if has_own_core {
+        wires = wires.with_own_core();
+    }
     let peer = "the other side".to_owned();
     wires
         .add(socket, peer, Side::Receives, rings.to_vec())

@@ -10,7 +10,8 @@ use super::conv::{ByteImage, ConvRequest, SLACK, copy_unsigned};
 use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, Requantising, run_lanes};
 use super::packed::{FilterSizes, PackedWeights};
 use columns::ColumnWeights;
-use zbmd_op::{OpError, team};
+use zbmd_op::OpError;
+use zbmd_op::team::{self, Cut};
 
 /// Taps of a window, at most, those that fill up quads among them.
 pub(super) const MAX_TAPS: usize = 64;
@@ -120,7 +121,7 @@ impl Body for Depthwise {
 
             let work = job.output_length * self.tap_count;
             let rows = self.columns.as_ref().map_or(1, |columns| columns.rows);
-            team::share(work, job.lines.end, rows, &|lines| {
+            team::share(work, Cut::new(job.lines.end, rows), &|lines| {
                 // SAFETY: `check` has seen that all places are inside the slices; lines are others.
                 unsafe {
                     run_lanes(Job {

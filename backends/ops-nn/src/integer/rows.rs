@@ -11,7 +11,8 @@ use super::add::{Addition, LaneAddition};
 use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, Requantising, has_tiles, run_lanes};
 use super::packed::FilterSizes;
 use super::tiles::{self, PRODUCT, TILE_PIXELS, TilePair, TilePlan, TileRequest, Tiles};
-use zbmd_op::{OpError, team};
+use zbmd_op::OpError;
+use zbmd_op::team::{self, Cut};
 
 /// Bytes of packed weights that stay in the second cache while blocks of pixels go by.
 const RESIDENT: usize = 384 << 10;
@@ -145,14 +146,14 @@ impl Rows {
         };
         let window_elements = self.panel_bytes() / LANES;
         let work = pixel_count * window_elements * self.filters() / 4;
-        let panels = (job.panels.len(), self.tile.panels());
+        let panels = Cut::new(job.panels.len(), self.tile.panels());
         let pixels = match &job.tile_groups {
-            Some(groups) => (groups.len(), 2),
-            None => (job.pixels.len(), self.tile.rows()),
+            Some(groups) => Cut::new(groups.len(), 2),
+            None => Cut::new(job.pixels.len(), self.tile.rows()),
         };
         let by_panels = is_cut_by_panels(pixels, panels, self.is_resident());
-        let (shared_length, granularity) = if by_panels { panels } else { pixels };
-        team::share(work, shared_length, granularity, &|part| {
+        let cut = if by_panels { panels } else { pixels };
+        team::share(work, cut, &|part| {
             let mut own_job = job.clone();
             if by_panels {
                 own_job.panels = part;

@@ -10,7 +10,7 @@ use super::super::gemm::{Act, PANEL};
 use super::super::vector::{Vector, Wide, run_wide};
 use super::{Finish, Image, Near, OutputPixel, SumActivation, kernel_within};
 use zbmd_op::simd::{self, fma};
-use zbmd_op::team;
+use zbmd_op::team::{self, Cut};
 
 /// Bytes of rows under a window, and of taps, that stay in the first cache beside results.
 const STRIP_BYTES: usize = 24 << 10;
@@ -382,15 +382,19 @@ impl Body for Depthwise {
 
             // Lines of the result are shared out: cores read common input, and write apart.
             let tap_count = self.taps.len() / channels.max(1);
-            team::share(output_length * tap_count, job.lines.end, 1, &|lines| {
-                // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
-                unsafe {
-                    run_wide(DepthwiseJob {
-                        lines,
-                        ..job.clone()
-                    })
-                }
-            });
+            team::share(
+                output_length * tap_count,
+                Cut::new(job.lines.end, 1),
+                &|lines| {
+                    // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
+                    unsafe {
+                        run_wide(DepthwiseJob {
+                            lines,
+                            ..job.clone()
+                        })
+                    }
+                },
+            );
             if activation.is_none() && self.act != Act::None {
                 simd::dispatch(Finish(result, self.act));
             }

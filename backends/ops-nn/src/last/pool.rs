@@ -13,7 +13,7 @@ use super::super::num::Num;
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
 use super::{Image, Near, OutputPixel, each_pixel, image_dims};
-use zbmd_op::team;
+use zbmd_op::team::{self, Cut};
 
 /// The greatest or the mean of each window.
 pub(in super::super) fn pool(cx: &Cx<'_>, is_mean: bool) -> Planned {
@@ -257,7 +257,7 @@ impl Body for Pool {
             job.check();
 
             let work = job.output_length * window.kernel[1] * window.kernel[2];
-            team::share(work, job.lines.end, 1, &|lines| {
+            team::share(work, Cut::new(job.lines.end, 1), &|lines| {
                 // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
                 unsafe {
                     run_wide(PoolJob {

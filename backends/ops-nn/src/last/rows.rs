@@ -10,7 +10,8 @@ use super::super::index::COPY_COST;
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
 use super::{Addend, ConvOperands, Finish, Image, SumActivation};
-use zbmd_op::{simd, team};
+use zbmd_op::simd;
+use zbmd_op::team::{self, Cut};
 
 /// Bytes of packed weights that stay in the second cache while blocks of pixels go by.
 const RESIDENT: usize = 384 << 10;
@@ -299,11 +300,11 @@ impl Job<'_> {
         let window_elements = rows.runs.len() * rows.run_length;
         let work = self.pixels.len() * window_elements * rows.layout.filters();
 
-        let pixels = (self.pixels.len(), rows.tile.rows());
-        let panels = (self.panels.len(), rows.tile.panels());
+        let pixels = rows.tile.row_cut(self.pixels.len());
+        let panels = Cut::new(self.panels.len(), rows.tile.panels());
         let by_panels = is_cut_by_panels(pixels, panels, self.is_resident());
-        let (shared_length, granularity) = if by_panels { panels } else { pixels };
-        team::share(work, shared_length, granularity, &|part| {
+        let cut = if by_panels { panels } else { pixels };
+        team::share(work, cut, &|part| {
             let mut job = self.clone();
             if by_panels {
                 job.panels = part;

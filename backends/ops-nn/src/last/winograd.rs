@@ -19,7 +19,7 @@ use super::super::window::Window;
 use super::rows::FilterLayout;
 use super::{Addend, ConvOperands, Finish, Image, SumActivation};
 use zbmd_op::simd::{self, Isa, Loop};
-use zbmd_op::team;
+use zbmd_op::team::{self, Cut};
 
 /// Points, and so pixels along a side of a tile.
 const POINTS: usize = 6;
@@ -357,7 +357,7 @@ impl Job<'_> {
 
         let values = Parts(values.as_mut_ptr());
         let work = 4 * block.len() * PLACES * lanes;
-        team::share(work, block.len(), 1, &|part| {
+        team::share(work, Cut::new(block.len(), 1), &|part| {
             let transform = TileTransform {
                 job: self,
                 tiles: first + part.start..first + part.end,
@@ -379,7 +379,7 @@ impl Job<'_> {
 
         let products = Parts(products.as_mut_ptr());
         let work = 4 * block.len() * PLACES * lanes;
-        team::share(work, block.len(), 1, &|part| {
+        team::share(work, Cut::new(block.len(), 1), &|part| {
             let transform = ProductTransform {
                 job: self,
                 tiles: first + part.start..first + part.end,

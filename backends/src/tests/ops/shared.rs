@@ -123,6 +123,84 @@ fn large_tensors_have_the_same_bits_on_any_number_of_cores() {
     }
 }
 
+/// Pairs of matrices: the batch dimensions of the left and of the right ones, rows, depth and columns.
+type Pairs = (&'static [usize], &'static [usize], usize, usize, usize);
+
+#[test]
+fn products_of_pairs_are_those_of_each_pair() {
+    // A matrix for each product, for neighbours, for products that are far apart, and for all; more of them than are packed at a
+    // time; single rows, single products, and results of odd sizes.
+    const CASES: &[Pairs] = &[
+        (&[2, 3], &[2, 3], 70, 40, 50),
+        (&[2, 3], &[2, 1], 33, 64, 48),
+        (&[4, 3], &[3], 33, 40, 50),
+        (&[5], &[1], 19, 80, 33),
+        (&[7], &[7], 9, 64, 700),
+        (&[5, 3], &[5, 1], 3, 64, 700),
+        (&[3], &[3], 6, 130, 1030),
+        (&[6], &[6], 1, 300, 200),
+        (&[], &[], 50, 100, 70),
+        (&[2], &[2], 5, 1, 1),
+    ];
+    for &(left_batch, right_batch, rows, depth, columns) in CASES {
+        let rank = left_batch.len().max(right_batch.len());
+        let padded = |batch: &[usize]| [vec![1; rank - batch.len()], batch.to_vec()].concat();
+        let (left_sizes, right_sizes) = (padded(left_batch), padded(right_batch));
+        let counts = left_sizes.iter().zip(&right_sizes).map(|(l, r)| *l.max(r));
+        let counts: Vec<usize> = counts.collect();
+
+        let dims = |batch: &[usize], matrix: [usize; 2]| -> Vec<u32> {
+            let all = batch.iter().chain(&matrix);
+            all.map(|dim| *dim as u32).collect()
+        };
+        let left_dims = dims(left_batch, [rows, depth]);
+        let right_dims = dims(right_batch, [depth, columns]);
+        // Small integers, of which every sum is exact.
+        let numbers = |dims: &[u32], factor: usize| -> Vec<f32> {
+            let length: u32 = dims.iter().product();
+            (0..length as usize)
+                .map(|n| (n * factor % 23) as f32 - 11.0)
+                .collect()
+        };
+        let (left, right) = (numbers(&left_dims, 37), numbers(&right_dims, 29));
+
+        // Which matrix of an operand belongs to a product.
+        let matrix_of = |product: usize, sizes: &[usize]| {
+            let mut rest = product;
+            let mut place = 0;
+            let mut step = 1;
+            for (count, size) in counts.iter().zip(sizes).rev() {
+                place += rest % count % size * step;
+                rest /= count;
+                step *= size;
+            }
+            place
+        };
+        let mut expected = Vec::new();
+        for product in 0..counts.iter().product() {
+            let left = &left[matrix_of(product, &left_sizes) * rows * depth..];
+            let right = &right[matrix_of(product, &right_sizes) * depth * columns..];
+            for (row, column) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
+                let terms = (0..depth).map(|k| left[row * depth + k] * right[k * columns + column]);
+                expected.push(terms.sum::<f32>());
+            }
+        }
+
+        let given = [
+            ("x", &left_dims[..], &left[..]),
+            ("y", &right_dims[..], &right[..]),
+        ];
+        for cores in [1, 2, 3] {
+            let _team = Team::lead(cores, |_| ()).expect("threads");
+            let (result, _) = run("NnMatMul", &Params::default(), &[], &given);
+            assert!(
+                result == expected,
+                "{left_dims:?} by {right_dims:?} on {cores} cores"
+            );
+        }
+    }
+}
+
 #[test]
 fn transposed_elements_lie_where_they_should() {
     for (rows, columns) in [(2, 9_001), (3, 9_001), (4, 9_001), (5, 9_001), (131, 517)] {

@@ -37,8 +37,12 @@ impl Model {
     pub(crate) fn chosen() -> Self {
         let given = words().nth(1);
         let shared = std::env::var("ZBMD_DATA").map(|data| format!("{data}/models/mnist.onnx"));
-        let path = given.or(shared.ok()).map(PathBuf::from);
-        let path = path.filter(|path| path.exists());
+        let given = given.map(PathBuf::from);
+        if let Some(path) = &given {
+            assert!(path.exists(), "there is no file {}", path.display());
+        }
+        let shared = shared.ok().map(PathBuf::from);
+        let path = given.or(shared.filter(|path| path.exists()));
         let stem = path.as_ref().and_then(|path| path.file_stem());
         let name = stem.map_or("wide".into(), |stem| stem.to_string_lossy());
         Self {

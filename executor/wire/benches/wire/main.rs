@@ -3,7 +3,9 @@
 //! each side.
 //!
 //! Over loopback, and between two network namespaces over veth where the system lets us make them. Each pair of figures is
-//! measured in turns, so that both see the same machine. `-- rustls` measures only beside that, `-- tcp` beside TCP, and `-- wire` a wire
+//! measured in turns, so that both see the same machine. In round trips and throughput each side has a core of its own, as workers have that are tied to theirs: else
+//! the system puts both on one core or on two as it happens, which changes throughput by half. With `ZBMD_WIRE_SLEEPS` workers sleep as soon as nothing comes, as those do that are more than
+//! cores. `-- rustls` measures only beside that, `-- tcp` beside TCP, and `-- wire` a wire
 //! over UCX beside one over TCP, where UCX is installed: how it takes its way is up to the environment (`UCX_TLS=tcp`).
 
 mod carrier;
@@ -12,6 +14,7 @@ mod figures;
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -19,6 +22,7 @@ use std::time::Duration;
 use carrier::{Carrier, Stream};
 use figures::{load, median};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use zbmd_wire::connection::Connection;
 use zbmd_wire::frame::{FrameHeader, FrameKind, HEADER_BYTES};
@@ -31,52 +35,85 @@ const ROUND_TRIPS: usize = 20_000;
 const BULK_FRAMES: usize = 10_000;
 const PACED_FRAMES: usize = 2_000;
 const PACE: Duration = Duration::from_millis(1);
-const BLOCKS: u64 = 4;
+
+/// Rings of round trips and of transfers every millisecond.
+const SMALL: Shape = Shape::new(64, 4);
+const PACED: Shape = Shape::new(4 << 10, 4);
+/// A sender is ahead of its receiver by the places of the ring. With few of them it waits for credits, which raw TCP does not: it is
+/// ahead by what sockets hold. Many do not stay in the second cache.
+const BULK: [Shape; 3] = [
+    Shape::new(64 << 10, 4),
+    Shape::new(64 << 10, 8),
+    Shape::new(64 << 10, 32),
+];
+
+/// A ring, as its plan has it.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Of a block.
+    bytes: usize,
+    /// Blocks that the receiver has places for.
+    blocks: u64,
+}
+
+impl Shape {
+    const fn new(bytes: usize, blocks: u64) -> Self {
+        Self { bytes, blocks }
+    }
+
+    fn ring(self, number: u32) -> Vec<RingSpec> {
+        vec![RingSpec {
+            ring: number,
+            token_bytes: self.bytes as u64,
+            block_tokens: 1,
+            blocks: self.blocks,
+            sends: [1].into(),
+        }]
+    }
+
+    /// Where a block lies among the places.
+    fn range(self, block: u64) -> Range<usize> {
+        let start = (block % self.blocks) as usize * self.bytes;
+        start..start + self.bytes
+    }
+}
 
 /// Places of one ring.
 struct Places {
     bytes: Vec<u8>,
-    block_bytes: usize,
+    shape: Shape,
 }
 
 impl Places {
-    fn new(block_bytes: usize) -> Self {
+    fn new(shape: Shape) -> Self {
         Self {
-            bytes: vec![0; block_bytes * BLOCKS as usize],
-            block_bytes,
+            bytes: vec![0; shape.bytes * shape.blocks as usize],
+            shape,
         }
     }
 
     fn block(&self, block: u64) -> &[u8] {
-        let start = (block % BLOCKS) as usize * self.block_bytes;
-        &self.bytes[start..start + self.block_bytes]
+        &self.bytes[self.shape.range(block)]
     }
 }
 
 impl RingMemory for Places {
     fn place(&mut self, _: usize, first: u64, bytes: usize) -> &mut [u8] {
-        let start = (first % BLOCKS) as usize * self.block_bytes;
-        &mut self.bytes[start..start + bytes]
+        &mut self.bytes[self.shape.range(first)][..bytes]
     }
-}
-
-fn ring(number: u32, bytes: usize) -> Vec<RingSpec> {
-    vec![RingSpec {
-        ring: number,
-        token_bytes: bytes as u64,
-        block_tokens: 1,
-        blocks: BLOCKS,
-        sends: [1].into(),
-    }]
 }
 
 fn wires() -> Wires {
     let stop: OwnedFd = eventfd(0, EventfdFlags::empty()).expect("an eventfd");
-    Wires::new(1, stop, false)
+    let wires = Wires::new(1, stop, false);
+    match std::env::var_os(SLEEPS_VARIABLE) {
+        Some(_) => wires,
+        None => wires.with_own_core(),
+    }
 }
 
 /// Two connections: tokens go one way on each.
-fn both_ways(there: Connection, back: Connection, is_server: bool, bytes: usize) -> Wires {
+fn both_ways(there: Connection, back: Connection, is_server: bool, shape: Shape) -> Wires {
     let mut wires = wires();
     let (first, second) = match is_server {
         true => (Side::Receives, Side::Sends),
@@ -84,10 +121,10 @@ fn both_ways(there: Connection, back: Connection, is_server: bool, bytes: usize)
     };
     let peer = || "the other side".to_owned();
     wires
-        .add(there, peer(), first, ring(0, bytes))
+        .add(there, peer(), first, shape.ring(0))
         .expect("added");
     wires
-        .add(back, peer(), second, ring(1, bytes))
+        .add(back, peer(), second, shape.ring(1))
         .expect("added");
     wires
 }
@@ -145,7 +182,7 @@ fn wire_receive(wires: &mut Wires, ring: usize, block: u64, places: &mut Places)
 }
 
 fn wire_send(wires: &mut Wires, block: u64, payload: &[u8], places: &mut Places) {
-    let needed = (block + 1).saturating_sub(BLOCKS);
+    let needed = (block + 1).saturating_sub(places.shape.blocks);
     let waited = wires.wait_released(0, needed, Deadline::NEVER, places);
     waited.expect("it is released");
     wires.send(0, block + 1, payload, places).expect("sent");
@@ -158,9 +195,41 @@ fn summary(mut latencies_ns: Vec<u64>, cpu_ns: u64, frames: usize) -> String {
     format!("{} {} {}", at(0.5), at(0.99), cpu_ns / frames as u64)
 }
 
+/// What a peer does that is sent a block every millisecond. Nobody keeps such a side busy, so that it has no core of its own.
+const PACED_PEER: &str = "paced";
+/// Wires sleep as soon as nothing comes.
+const SLEEPS_VARIABLE: &str = "ZBMD_WIRE_SLEEPS";
+/// The core of the peer, for its process.
+const PEER_CORE_VARIABLE: &str = "ZBMD_WIRE_PEER_CORE";
+
+/// The cores that both sides have.
+#[derive(Clone, Copy)]
+struct Cores {
+    all: CpuSet,
+    own: usize,
+    peer: usize,
+}
+
+impl Cores {
+    /// The first of those that this process may use for itself, the last one for its peers.
+    fn new() -> Self {
+        let all = sched_getaffinity(None).expect("this thread's");
+        let mut cores = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
+        let own = cores.next().expect("this thread runs");
+        let peer = cores.next_back().unwrap_or(own);
+        Self { all, own, peer }
+    }
+}
+
+fn tie_to(core: usize) {
+    let mut one = CpuSet::new();
+    one.set(core);
+    sched_setaffinity(None, &one).expect("a core of ours");
+}
+
 // The other side: a process of its own.
 
-fn serve(what: &str, carrier: Carrier, bytes: usize, address: &str) {
+fn serve(what: &str, carrier: Carrier, shape: Shape, address: &str) {
     let listener = TcpListener::bind(address).expect("bound");
     println!("{}", listener.local_addr().expect("an address"));
     let accept = || {
@@ -171,7 +240,7 @@ fn serve(what: &str, carrier: Carrier, bytes: usize, address: &str) {
     match (what, carrier.is_wire()) {
         ("echo", false) => {
             let mut stream = carrier.accept_stream(accept());
-            let mut payload = vec![0; bytes];
+            let mut payload = vec![0; shape.bytes];
             for count in 0..ROUND_TRIPS {
                 raw_receive(&mut *stream, &mut payload);
                 raw_send(&mut *stream, count as u64, &payload);
@@ -179,35 +248,38 @@ fn serve(what: &str, carrier: Carrier, bytes: usize, address: &str) {
         }
         ("echo", true) => {
             let there = carrier.accept_connection(accept());
-            echo(there, carrier.accept_connection(accept()), bytes);
+            echo(there, carrier.accept_connection(accept()), shape);
         }
         ("sink", false) => {
             let mut stream = carrier.accept_stream(accept());
-            let mut payload = vec![0; bytes];
-            (0..BULK_FRAMES).for_each(|_| raw_receive(&mut *stream, &mut payload));
+            // Into as many places: a program that keeps what comes does not find its memory in the cache either.
+            let mut places = Places::new(shape);
+            for count in 0..BULK_FRAMES as u64 {
+                raw_receive(&mut *stream, places.place(0, count, shape.bytes));
+            }
             stream.write_all(&[1]).expect("sent");
             stream.flush().expect("sent");
         }
         ("sink", true) => {
-            let mut wires = one_way(carrier.accept_connection(accept()), Side::Receives, bytes);
-            let mut places = Places::new(bytes);
+            let mut wires = one_way(carrier.accept_connection(accept()), Side::Receives, shape);
+            let mut places = Places::new(shape);
             for block in 0..BULK_FRAMES as u64 {
                 wire_receive(&mut wires, 0, block, &mut places);
                 wires.release(0, block + 1).expect("released");
             }
             wires.finish(&mut places).expect("finished");
         }
-        ("paced", false) => {
+        (PACED_PEER, false) => {
             let mut stream = carrier.accept_stream(accept());
-            let mut payload = vec![0; bytes];
+            let mut payload = vec![0; shape.bytes];
             paced_sink(|_| {
                 raw_receive(&mut *stream, &mut payload);
                 u64::from_le_bytes(payload[..8].try_into().expect("8 bytes"))
             });
         }
-        ("paced", true) => {
-            let mut wires = one_way(carrier.accept_connection(accept()), Side::Receives, bytes);
-            let mut places = Places::new(bytes);
+        (PACED_PEER, true) => {
+            let mut wires = one_way(carrier.accept_connection(accept()), Side::Receives, shape);
+            let mut places = Places::new(shape);
             paced_sink(|block| {
                 wire_receive(&mut wires, 0, block, &mut places);
                 let stamp = &places.block(block)[..8];
@@ -221,14 +293,14 @@ fn serve(what: &str, carrier: Carrier, bytes: usize, address: &str) {
     }
 }
 
-fn echo(there: Connection, back: Connection, bytes: usize) {
-    let mut wires = both_ways(there, back, true, bytes);
-    let mut places = Places::new(bytes);
-    let payload = vec![0; bytes];
+fn echo(there: Connection, back: Connection, shape: Shape) {
+    let mut wires = both_ways(there, back, true, shape);
+    let mut places = Places::new(shape);
+    let payload = vec![0; shape.bytes];
     for block in 0..ROUND_TRIPS as u64 {
         wire_receive(&mut wires, 0, block, &mut places);
         wires.release(0, block + 1).expect("released");
-        let needed = (block + 1).saturating_sub(BLOCKS);
+        let needed = (block + 1).saturating_sub(shape.blocks);
         let waited = wires.wait_released(1, needed, Deadline::NEVER, &mut places);
         waited.expect("released");
         wires
@@ -238,14 +310,9 @@ fn echo(there: Connection, back: Connection, bytes: usize) {
     wires.finish(&mut places).expect("finished");
 }
 
-fn one_way(connection: Connection, side: Side, bytes: usize) -> Wires {
+fn one_way(connection: Connection, side: Side, shape: Shape) -> Wires {
     let mut wires = wires();
-    let added = wires.add(
-        connection,
-        "the other side".to_owned(),
-        side,
-        ring(0, bytes),
-    );
+    let added = wires.add(connection, "the other side".to_owned(), side, shape.ring(0));
     added.expect("added");
     wires
 }
@@ -269,18 +336,22 @@ struct Peer {
 }
 
 impl Peer {
-    fn start(place: &Place, what: &str, carrier: Carrier, bytes: usize) -> Self {
+    fn start(place: &Place, what: &str, carrier: Carrier, shape: Shape) -> Self {
         let exe = std::env::current_exe().expect("this program");
         let mut command = match place.namespace {
             Some(namespace) => namespace.command(&exe),
             None => Command::new(exe),
         };
         command.env(carrier::FOLDER_VARIABLE, carrier::certificate_folder());
+        if what != PACED_PEER {
+            command.env(PEER_CORE_VARIABLE, place.cores.peer.to_string());
+        }
         command.args([
             "peer",
             what,
             carrier.word(),
-            &bytes.to_string(),
+            &shape.bytes.to_string(),
+            &shape.blocks.to_string(),
             &place.address,
         ]);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
@@ -314,17 +385,18 @@ struct Place<'a> {
     name: &'static str,
     namespace: Option<&'a Namespace>,
     address: String,
+    cores: Cores,
 }
 
 /// Microseconds of a round trip.
-fn round_trip_us(place: &Place, carrier: Carrier, bytes: usize) -> f64 {
-    let peer = Peer::start(place, "echo", carrier, bytes);
-    let mut payload = vec![0; bytes];
+fn round_trip_us(place: &Place, carrier: Carrier, shape: Shape) -> f64 {
+    let peer = Peer::start(place, "echo", carrier, shape);
+    let mut payload = vec![0; shape.bytes];
     let elapsed_ns = if carrier.is_wire() {
         let there = carrier.dial_connection(peer.connect());
         let back = carrier.dial_connection(peer.connect());
-        let mut wires = both_ways(there, back, false, bytes);
-        let mut places = Places::new(bytes);
+        let mut wires = both_ways(there, back, false, shape);
+        let mut places = Places::new(shape);
         let start_ns = monotonic_ns();
         for block in 0..ROUND_TRIPS as u64 {
             wire_send(&mut wires, block, &payload, &mut places);
@@ -348,13 +420,13 @@ fn round_trip_us(place: &Place, carrier: Carrier, bytes: usize) -> f64 {
 }
 
 /// Gigabytes in a second.
-fn throughput(place: &Place, carrier: Carrier, bytes: usize) -> f64 {
-    let peer = Peer::start(place, "sink", carrier, bytes);
-    let payload = vec![1; bytes];
+fn throughput(place: &Place, carrier: Carrier, shape: Shape) -> f64 {
+    let peer = Peer::start(place, "sink", carrier, shape);
+    let payload = vec![1; shape.bytes];
     let elapsed_ns = if carrier.is_wire() {
         let connection = carrier.dial_connection(peer.connect());
-        let mut wires = one_way(connection, Side::Sends, bytes);
-        let mut places = Places::new(bytes);
+        let mut wires = one_way(connection, Side::Sends, shape);
+        let mut places = Places::new(shape);
         let start_ns = monotonic_ns();
         for block in 0..BULK_FRAMES as u64 {
             wire_send(&mut wires, block, &payload, &mut places);
@@ -371,17 +443,17 @@ fn throughput(place: &Place, carrier: Carrier, bytes: usize) -> f64 {
         monotonic_ns() - start_ns
     };
     peer.finish();
-    (bytes * BULK_FRAMES) as f64 / elapsed_ns as f64
+    (shape.bytes * BULK_FRAMES) as f64 / elapsed_ns as f64
 }
 
 /// One way p50 and p99, processor time of the sender and of the receiver for each frame, all in microseconds.
-fn paced(place: &Place, carrier: Carrier, bytes: usize) -> [f64; 4] {
-    let peer = Peer::start(place, "paced", carrier, bytes);
-    let mut payload = vec![0; bytes];
+fn paced(place: &Place, carrier: Carrier, shape: Shape) -> [f64; 4] {
+    let peer = Peer::start(place, PACED_PEER, carrier, shape);
+    let mut payload = vec![0; shape.bytes];
     let cpu_ns = if carrier.is_wire() {
         let connection = carrier.dial_connection(peer.connect());
-        let mut wires = one_way(connection, Side::Sends, bytes);
-        let mut places = Places::new(bytes);
+        let mut wires = one_way(connection, Side::Sends, shape);
+        let mut places = Places::new(shape);
         let cpu_ns = paced_source(&mut payload, |block, payload| {
             wire_send(&mut wires, block, payload, &mut places);
         });
@@ -457,18 +529,23 @@ impl Comparison {
     fn measure(&self, place: &Place) {
         let name = place.name;
         let (rival_name, wire_name) = (self.rival.name(), self.wire.name());
-        let (rival, wire) = self.in_turns(|carrier| round_trip_us(place, carrier, 64));
+        tie_to(place.cores.own);
+        let (rival, wire) = self.in_turns(|carrier| round_trip_us(place, carrier, SMALL));
         let (ratio, goal) = (wire / rival, self.max_round_trip_ratio);
         println!(
             "{name}: 64 B round trip: {rival_name} {rival:.1} us, {wire_name} {wire:.1} us, {ratio:.2} x (goal: at most {goal})"
         );
-        let (rival, wire) = self.in_turns(|carrier| throughput(place, carrier, 64 << 10));
-        let (ratio, goal) = (wire / rival, self.min_throughput_ratio);
-        println!(
-            "{name}: 64 KiB: {rival_name} {rival:.2} GB/s, {wire_name} {wire:.2} GB/s, {ratio:.2} x (goal: at least {goal})"
-        );
+        for shape in BULK {
+            let (rival, wire) = self.in_turns(|carrier| throughput(place, carrier, shape));
+            let (ratio, goal) = (wire / rival, self.min_throughput_ratio);
+            let blocks = shape.blocks;
+            println!(
+                "{name}: 64 KiB, {blocks} places: {rival_name} {rival:.2} GB/s, {wire_name} {wire:.2} GB/s, {ratio:.2} x (goal: at least {goal})"
+            );
+        }
+        sched_setaffinity(None, &place.cores.all).expect("our own cores");
         for carrier in [self.rival, self.wire] {
-            let runs: Vec<[f64; 4]> = (0..3).map(|_| paced(place, carrier, 4 << 10)).collect();
+            let runs: Vec<[f64; 4]> = (0..3).map(|_| paced(place, carrier, PACED)).collect();
             let [p50, p99, send, receive] =
                 std::array::from_fn(|i| median(runs.iter().map(|run| run[i]).collect()));
             let what = carrier.name();
@@ -481,12 +558,18 @@ impl Comparison {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    if let [_, role, what, carrier, bytes, address] = arguments.as_slice()
+    if let [_, role, what, carrier, bytes, blocks, address] = arguments.as_slice()
         && role == "peer"
     {
         let carrier = Carrier::of_word(carrier).expect("a carrier");
-        return serve(what, carrier, bytes.parse().expect("a number"), address);
+        let bytes = bytes.parse().expect("a number");
+        let shape = Shape::new(bytes, blocks.parse().expect("a number"));
+        if let Ok(core) = std::env::var(PEER_CORE_VARIABLE) {
+            tie_to(core.parse().expect("a number"));
+        }
+        return serve(what, carrier, shape, address);
     }
+    let cores = Cores::new();
     let folder = carrier::certificate_folder();
     std::fs::create_dir(folder).expect("a folder of our own");
     carrier::write_certificates(folder);
@@ -502,12 +585,14 @@ fn main() {
             name: "loopback",
             namespace: None,
             address: "127.0.0.1:0".to_owned(),
+            cores,
         });
         if let Some(namespace) = &namespace {
             comparison.measure(&Place {
                 name: "veth",
                 namespace: Some(namespace),
                 address: format!("{}:0", Namespace::THERE),
+                cores,
             });
         }
     }
