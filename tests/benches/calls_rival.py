@@ -97,9 +97,9 @@ def static_inputs():
     return model, feeds
 
 
-def converted(command):
-    """Runs a converter; its output is of no interest unless it fails."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def converted(command, folder):
+    """Runs a converter in a folder, where it may leave what it likes; its output is of no interest unless it fails."""
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         sys.exit(f"{command[0]}: {done.stdout[-400:]}")
 
@@ -121,7 +121,7 @@ def mnn_call():
     plain, feeds, output_name = saved_inputs(folder)
     there = os.path.join(folder, "model.mnn")
     tool = os.path.join(os.path.dirname(sys.executable), "mnnconvert")
-    converted([tool, "-f", "ONNX", "--modelFile", plain, "--MNNModel", there, "--bizCode", "x"])
+    converted([tool, "-f", "ONNX", "--modelFile", plain, "--MNNModel", there, "--bizCode", "x"], folder)
     net = MNN.Interpreter(there)
     session = net.createSession({"numThread": threads, "precision": "high", "backend": "CPU"})
     kinds = {np.dtype(np.float32): MNN.Halide_Type_Float, np.dtype(np.int32): MNN.Halide_Type_Int}
@@ -164,7 +164,7 @@ def ncnn_call():
     types = {np.dtype(np.float32): "f32", np.dtype(np.int64): "i64"}
     shapes = ",".join(f"{list(feed.shape)}{types[feed.dtype]}".replace(" ", "") for _, feed in feeds)
     # Unless told, it rounds weights to half floats.
-    converted([tool, plain, f"inputshape={shapes}", "fp16=0"])
+    converted([tool, plain, f"inputshape={shapes}", "fp16=0"], folder)
     net = ncnn.Net()
     net.opt.num_threads = threads
     net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_bf16_storage = False
