@@ -25,7 +25,7 @@ const WORTHWHILE: usize = 1 << 18;
 /// Looks of a helper before it sleeps: some tens of microseconds.
 const LOOKS: u32 = 1 << if cfg!(miri) { 4 } else { 14 };
 
-/// Of [`Shared::gate`]: helpers may come in.
+/// Of [`Gate::state`]: helpers may come in.
 const OPEN: u64 = 1 << 31;
 /// How many have come in.
 const COUNT: u64 = OPEN - 1;
@@ -205,7 +205,8 @@ impl Drop for Helpers {
     }
 }
 
-/// While it is there, this thread leads helpers. It stays on the thread that made it.
+/// While it is there, this thread leads helpers, or nobody. It stays on the thread that made it. When it is dropped, also by a panic,
+/// the thread leads again whom it led before.
 #[derive(Debug)]
 struct Leading {
     /// The team and the number of cores that the thread had before.
@@ -221,6 +222,13 @@ impl Leading {
             SIZE.set(helpers.threads.len() + 1);
         }
         Self { before }
+    }
+
+    /// Nobody.
+    fn none() -> Self {
+        Self {
+            before: (LED.replace(std::ptr::null()), SIZE.replace(1)),
+        }
     }
 }
 
@@ -307,12 +315,13 @@ pub fn cores() -> usize {
 /// of one must not wait for that of another.
 fn split(parts: usize, work: &(dyn Fn(usize) + Sync)) {
     // Work that is cut up again within a part is done by who does the part.
-    let before = LeadsNone::begin();
-    if before.led.is_null() || !(2..=MAX_PARTS).contains(&parts) {
+    let leading = Leading::none();
+    let (led, _) = leading.before;
+    if led.is_null() || !(2..=MAX_PARTS).contains(&parts) {
         (0..parts).for_each(work);
     } else {
         // SAFETY: the team lives until it is dropped, by this thread, which then leads none.
-        call(unsafe { &*before.led }, parts, work);
+        call(unsafe { &*led }, parts, work);
     }
 }
 
@@ -425,28 +434,6 @@ pub fn share_slice<T: Send>(
         let stretch = unsafe { std::slice::from_raw_parts_mut(start.0.add(first), end - first) };
         f(chunks.start, stretch);
     });
-}
-
-/// While it is there, this thread leads nobody. It leads its team again after that, also after a panic.
-struct LeadsNone {
-    led: *const Shared,
-    size: usize,
-}
-
-impl LeadsNone {
-    fn begin() -> Self {
-        Self {
-            led: LED.replace(std::ptr::null()),
-            size: SIZE.replace(1),
-        }
-    }
-}
-
-impl Drop for LeadsNone {
-    fn drop(&mut self) {
-        LED.set(self.led);
-        SIZE.set(self.size);
-    }
 }
 
 /// Shuts the gate and waits for those who are in, also where the leader's own part panics.

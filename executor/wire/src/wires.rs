@@ -392,7 +392,6 @@ impl Wires {
                 return Ok(());
             }
         }
-        self.send_needed_credits()?;
         if self.has_own_core
             && self.last_wait_ns <= WORTH_SPINNING_NS
             && self.spin_until(wire, &is_done, memory)?
@@ -421,6 +420,7 @@ impl Wires {
         is_done: &impl Fn(&Self) -> bool,
         memory: &mut impl RingMemory,
     ) -> Result<bool, WireStop> {
+        self.send_needed_credits()?;
         let end_ns = monotonic_ns() + SPIN_NS;
         while self.brings_more(wire) && monotonic_ns() < end_ns {
             std::hint::spin_loop();

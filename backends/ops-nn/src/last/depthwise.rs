@@ -382,19 +382,16 @@ impl Body for Depthwise {
 
             // Lines of the result are shared out: cores read common input, and write apart.
             let tap_count = self.taps.len() / channels.max(1);
-            team::share(
-                output_length * tap_count,
-                Cut::new(job.lines.end, 1),
-                &|lines| {
-                    // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
-                    unsafe {
-                        run_wide(DepthwiseJob {
-                            lines,
-                            ..job.clone()
-                        })
-                    }
-                },
-            );
+            let work = output_length * tap_count;
+            team::share(work, Cut::new(job.lines.end, 1), &|lines| {
+                // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
+                unsafe {
+                    run_wide(DepthwiseJob {
+                        lines,
+                        ..job.clone()
+                    })
+                }
+            });
             if activation.is_none() && self.act != Act::None {
                 simd::dispatch(Finish(result, self.act));
             }

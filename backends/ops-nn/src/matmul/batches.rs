@@ -54,8 +54,8 @@ impl<'a> Batches<'a> {
         if rows == 1 {
             return self.multiply(0..self.shape.batches, &[], result);
         }
-        let mut run_group = |products: Range<usize>| {
-            self.pack(&products, packed);
+        let mut run_group = |products: Range<usize>, matrices: usize| {
+            self.pack(&products, matrices, packed);
             let elements = products.start * rows * columns..products.end * rows * columns;
             self.multiply(products, packed, &mut result[elements]);
         };
@@ -70,20 +70,19 @@ impl<'a> Batches<'a> {
             }
             last_right = Some(right_start);
             if matrices == most {
-                run_group(first..product);
+                run_group(first..product, matrices);
                 (first, matrices) = (product, 0);
             }
             matrices += 1;
         });
-        run_group(first..self.shape.batches);
+        run_group(first..self.shape.batches, matrices);
     }
 
-    /// Packs the right matrices of a group.
-    fn pack(&self, products: &Range<usize>, packed: &mut [f32]) {
+    /// Packs the right matrices of a group, which are so many.
+    fn pack(&self, products: &Range<usize>, matrices: usize, packed: &mut [f32]) {
         let layout = layout(self.shape);
         let panel_length = (layout.rows * PANEL).max(1);
         let panels = layout.columns.div_ceil(PANEL);
-        let matrices = self.last_of(products).map_or(0, |last| last.packed + 1);
         let packed = &mut packed[..matrices * layout.packed_len()];
         let work = COPY_COST * packed.len();
 
@@ -111,12 +110,11 @@ impl<'a> Batches<'a> {
         } = self.shape.size;
         let packed_len = layout(self.shape).packed_len();
         // Of a single product cores may share columns too.
-        if products.len() == 1
-            && rows > 1
-            && let Some(product) = self.last_of(&products)
-        {
-            let left = Left::dense(&self.left[product.left_start..], depth);
-            return gemm(self.shape.size, left, packed, result, columns, self.extra);
+        if products.len() == 1 && rows > 1 {
+            return self.each(&products, |product| {
+                let left = Left::dense(&self.left[product.left_start..], depth);
+                gemm(self.shape.size, left, packed, result, columns, self.extra);
+            });
         }
         let work = result.len().saturating_mul(depth);
         team::share_slice(work, result, SHARED_ROWS * columns, &|first, stretch| {
@@ -173,12 +171,6 @@ impl<'a> Batches<'a> {
                 packed,
             });
         });
-    }
-
-    fn last_of(&self, products: &Range<usize>) -> Option<Product> {
-        let mut last = None;
-        self.each(products, |product| last = Some(product));
-        last
     }
 }
 
