@@ -265,10 +265,8 @@ fn means_nothing(records: &[u8], at: usize) -> bool {
     let mut number = 0;
     while let Some(&[_, _, _, high, low]) = records.get(start..start + HEADER_BYTES) {
         if at < start + HEADER_BYTES {
-            return match at - start {
-                0 => number >= CLEAR_RECORDS,
-                place => place == 1 || place == 2,
-            };
+            let is_version = at == start + 1 || at == start + 2;
+            return is_version || (at == start && number >= CLEAR_RECORDS);
         }
         number += 1;
         start += HEADER_BYTES + usize::from(u16::from_be_bytes([high, low]));
