@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::engine::RunningModel;
 use crate::engine::admission::{Computed, Refusal, Submission};
+use crate::engine::{KeptPlace, RunningModel};
 use crate::otlp::{ComputedTimes, RequestRecord, TraceParent};
 use crate::protocol::request::{InferRequest, Tensors};
 use crate::sequence::SequenceStep;
@@ -64,17 +64,18 @@ pub(crate) fn admit(
     admitted.inspect_err(|rejection| count(running, arrival, rejection))
 }
 
-/// Whether a request with such a timeout would be admitted now, whatever its tensors are: those of one that would not need not come.
+/// Keeps a place for a request with such a timeout whose tensors are on their way, whatever they are: those of one that is refused need
+/// not come.
 ///
 /// # Errors
 /// Why it is not admitted, which is counted.
-pub(crate) fn refuse_early(
-    running: &RunningModel,
+pub(crate) fn announce(
+    running: &Arc<RunningModel>,
     arrival: Arrival,
     timeout: Option<Duration>,
-) -> Result<(), Rejection> {
-    let admitted = running.check(timeout).map_err(Rejection::Refused);
-    admitted.inspect_err(|rejection| count(running, arrival, rejection))
+) -> Result<KeptPlace, Rejection> {
+    let announced = running.announce(timeout).map_err(Rejection::Refused);
+    announced.inspect_err(|rejection| count(running, arrival, rejection))
 }
 
 fn submit(

@@ -9,7 +9,9 @@
 //! `started late` counts requests that were sent over a millisecond after they were due. What answers take counts from when their
 //! requests were due: a client that is late makes the response longer and leaves no request out. What refusals take counts from when the
 //! request was sent, as what the client was late is no answer of the server's. A thread on each core that does nothing but sleep to the next
-//! millisecond says how late the system wakes threads meanwhile; clients and server share its cores.
+//! millisecond says how late the system wakes threads meanwhile; clients and server share its cores. Where the host of a virtual machine
+//! takes a core away, that thread is late as well: `without stalls` counts refusals that took over 2 ms without the time for which such a
+//! thread waited meanwhile.
 //!
 //! As `poisson-realtime` the server has `--realtime`, and the threads of the bench come before all of its: as if the clients were on
 //! another computer, and as `cyclictest` does.
@@ -44,6 +46,8 @@ const SEED: u64 = 24;
 const LATE_START: Duration = Duration::from_millis(1);
 /// A refusal that takes longer has cost its client time.
 const PROMPT_US: f64 = 2000.0;
+/// A thread that only sleeps is woken so late without a stall of its core: others of its priority run first.
+const STALL: Duration = Duration::from_micros(300);
 
 /// How threads of the server and of the bench are scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +105,7 @@ pub(crate) fn run(scheduling: Scheduling) {
     );
     println!(
         "load %  offered/s  started late %  answered/s  p50 us  p99 us  p99.9 us  max us  over bound %  over with wake-up  \
-         refused %  refused p50 us  p99 us  max us  after 2 ms %  after that with wake-up  wake-up p99.9 us  max us  late by the server's clock"
+         refused %  refused p50 us  p99 us  max us  after 2 ms %  after that without stalls  with wake-up  wake-up p99.9 us  max us  late by the server's clock"
     );
     for (part, time_part) in LOADS {
         let offered = Offered {
@@ -179,9 +183,9 @@ impl Offered {
             // Also where a thread has panicked, which ends the bench.
             is_over.store(true, Ordering::Relaxed);
             let slept = sleepers.into_iter().map(|sleeper| sleeper.join());
-            let slept: Vec<Vec<f64>> = slept.map(|late| late.expect("no panic")).collect();
+            let slept: Vec<Vec<WakeUp>> = slept.map(|woken| woken.expect("no panic")).collect();
             Seen {
-                wake_up_us: slept.concat(),
+                wake_ups: slept.concat(),
                 seconds: self.time.as_secs_f64(),
                 ..asked.expect("no panic")
             }
@@ -273,15 +277,18 @@ impl Connections {
             let Some(status) = asking.client.receive() else {
                 continue;
             };
-            let since_us = |begin: Instant| begin.elapsed().as_secs_f64() * 1e6;
             match status {
-                200 => seen.answered_us.push(since_us(asking.due)),
-                503 => seen.refused_us.push(since_us(asking.sent)),
+                200 => seen.answered_us.push(micros(asking.due.elapsed())),
+                503 => seen.refused.push((asking.sent, Instant::now())),
                 other => panic!("status {other}"),
             }
             self.idle.push_back(self.busy.swap_remove(place).client);
         }
     }
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 fn sleep_until(due: Instant) {
@@ -301,15 +308,39 @@ fn cores() -> Vec<CpuSet> {
         .collect()
 }
 
-/// How late the system wakes a thread, in microseconds, time and again.
-fn wake_ups(is_over: &AtomicBool) -> Vec<f64> {
-    let mut late_us = Vec::new();
+/// When a thread that only sleeps was to be woken, and was.
+#[derive(Clone, Copy)]
+struct WakeUp {
+    due: Instant,
+    woken: Instant,
+}
+
+impl WakeUp {
+    fn late(self) -> Duration {
+        self.woken - self.due
+    }
+
+    /// How much of a time the core was away for.
+    fn stall_in(self, (begin, end): (Instant, Instant)) -> Duration {
+        if self.late() < STALL {
+            return Duration::ZERO;
+        }
+        self.woken
+            .min(end)
+            .saturating_duration_since(self.due.max(begin))
+    }
+}
+
+/// Sleeps to the next millisecond, time and again.
+fn wake_ups(is_over: &AtomicBool) -> Vec<WakeUp> {
+    let mut wake_ups = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
         let due = Instant::now() + Duration::from_millis(1);
         sleep_until(due);
-        late_us.push(due.elapsed().as_secs_f64() * 1e6);
+        let woken = Instant::now();
+        wake_ups.push(WakeUp { due, woken });
     }
-    late_us
+    wake_ups
 }
 
 /// Exponential, in seconds of this mean.
@@ -324,9 +355,9 @@ fn gap(random: &mut fastrand::Rng, mean: f64) -> Duration {
 struct Seen {
     /// From when each request was due.
     answered_us: Vec<f64>,
-    /// From when each request was sent.
-    refused_us: Vec<f64>,
-    wake_up_us: Vec<f64>,
+    /// From when each refused request was sent to its answer.
+    refused: Vec<(Instant, Instant)>,
+    wake_ups: Vec<WakeUp>,
     /// Later than [`LATE_START`].
     started_late: usize,
     seconds: f64,
@@ -334,17 +365,24 @@ struct Seen {
 
 impl Seen {
     fn print(&self, part: f64, bound_us: f64) {
-        let (answered, refused) = (&self.answered_us, &self.refused_us);
+        let answered = &self.answered_us;
+        let refused = self
+            .refused
+            .iter()
+            .map(|(sent, read)| micros(*read - *sent));
+        let refused: Vec<f64> = refused.collect();
+        let wake_ups = self.wake_ups.iter().map(|woken| micros(woken.late()));
+        let wake_ups: Vec<f64> = wake_ups.collect();
         let asked = answered.len() + refused.len();
         let share = |count: usize, of: usize| 100.0 * count as f64 / of.max(1) as f64;
         let [p50, p99, p999, longest] = quantiles(answered, [0.5, 0.99, 0.999, 1.0]);
-        let [refused_p50, refused_p99, refused_longest] = quantiles(refused, [0.5, 0.99, 1.0]);
-        let [wake_up_p999, latest_wake_up] = quantiles(&self.wake_up_us, [0.999, 1.0]);
+        let [refused_p50, refused_p99, refused_longest] = quantiles(&refused, [0.5, 0.99, 1.0]);
+        let [wake_up_p999, latest_wake_up] = quantiles(&wake_ups, [0.999, 1.0]);
 
         // In the order of the heading. What a thread that only sleeps may wait, an answer and a refusal may as well.
         print!(
             "{:6.0} {:10.0} {:15.3} {:11.0} {p50:7.0} {p99:7.0} {p999:9.0} {longest:7.0} {:13.4} {:18} {:10.2} {refused_p50:15.0} \
-             {refused_p99:7.0} {refused_longest:7.0} {:13.3} {:24} {wake_up_p999:17.0} {latest_wake_up:7.0}",
+             {refused_p99:7.0} {refused_longest:7.0} {:13.3} {:26} {:12} {wake_up_p999:17.0} {latest_wake_up:7.0}",
             100.0 * part,
             asked as f64 / self.seconds,
             share(self.started_late, asked),
@@ -352,9 +390,23 @@ impl Seen {
             share(above(answered, bound_us), answered.len()),
             above(answered, bound_us + latest_wake_up),
             share(refused.len(), asked),
-            share(above(refused, PROMPT_US), refused.len()),
-            above(refused, PROMPT_US + latest_wake_up),
+            share(above(&refused, PROMPT_US), refused.len()),
+            self.late_without_stalls(),
+            above(&refused, PROMPT_US + latest_wake_up),
         );
+    }
+
+    /// Refusals that were late for another reason than that a core was away.
+    fn late_without_stalls(&self) -> usize {
+        let late = self.refused.iter().filter(|(sent, read)| {
+            let stalls = self
+                .wake_ups
+                .iter()
+                .map(|woken| woken.stall_in((*sent, *read)));
+            let stalled: Duration = stalls.sum();
+            micros(*read - *sent) - micros(stalled) > PROMPT_US
+        });
+        late.count()
     }
 }
 

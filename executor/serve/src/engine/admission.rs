@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use super::announced::AnnouncedRequests;
 use super::batches::{Batches, LostTime};
 use super::pace::MeasuredPace;
 use super::sequences::{Sequences, States};
@@ -41,6 +42,8 @@ pub(crate) struct Submission {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     rows: usize,
+    /// Requests that come before it though their tensors are not there.
+    announced: usize,
     /// Of a sequence, so many responses follow one another until the request's own is there.
     turns: u32,
     timeout: Option<Duration>,
@@ -161,6 +164,7 @@ pub(crate) enum Work {
 }
 
 struct QueueState {
+    announced: AnnouncedRequests,
     waiting: VecDeque<Pending>,
     under_way: VecDeque<UnderWay>,
     /// Empty requests that are to follow the last one, unless another comes.
@@ -307,6 +311,7 @@ impl Admission {
     pub(crate) fn new(limit: usize, batches: Arc<Batches>, sequences: Sequences) -> Self {
         Self {
             state: Mutex::new(QueueState {
+                announced: AnnouncedRequests::default(),
                 waiting: VecDeque::new(),
                 under_way: VecDeque::new(),
                 fillers_due: 0,
@@ -358,14 +363,31 @@ impl Admission {
         self.state().sequences.count(Instant::now())
     }
 
-    /// Whether a request of one row, and of no sequence, would be admitted now.
-    pub(crate) fn check(&self, timeout: Option<Duration>, is_running: bool) -> Result<(), Refusal> {
+    /// Keeps a place for a request of one row, and of no sequence, whose tensors are on their way; since when, which gives it back.
+    ///
+    /// # Errors
+    /// It would not be admitted if they were there.
+    pub(crate) fn announce(
+        &self,
+        timeout: Option<Duration>,
+        is_running: bool,
+    ) -> Result<Instant, Refusal> {
+        let now = Instant::now();
+        let mut state = self.state();
         let asked = Asked {
             rows: 1,
+            announced: state.announced.count(now),
             turns: 1,
             timeout,
         };
-        self.check_asked(&self.state(), asked, is_running)
+        self.check_asked(&state, asked, is_running)?;
+        state.announced.keep(now);
+        Ok(now)
+    }
+
+    /// Gives back the place of a request that was announced: it is submitted now, or will not be.
+    pub(crate) fn give_back(&self, since: Instant) {
+        self.state().announced.give_back(since);
     }
 
     fn check_asked(
@@ -380,9 +402,9 @@ impl Admission {
         if state.is_draining {
             return Err(Refusal::Draining);
         }
-        let ahead = state.ahead();
+        let ahead = state.ahead() + asked.announced as u64;
         // A batch has no more rows than the queue has places, so it finds room in the end.
-        if state.waiting.len() + asked.rows > self.limit {
+        if state.waiting.len() + asked.announced + asked.rows > self.limit {
             return Err(Refusal::Full {
                 limit: self.limit,
                 wait: self.measured.usual(&self.batches, ahead),
@@ -419,6 +441,8 @@ impl Admission {
         let mut state = self.state();
         let asked = Asked {
             rows: rows.len(),
+            // Some of those that were announced may come later than this one, and all of them counted it, or those before it.
+            announced: 0,
             turns: turns(&state, step.as_ref()),
             timeout,
         };

@@ -189,6 +189,34 @@ fn what_cannot_be_in_time_is_refused_at_once() {
 }
 
 #[test]
+fn a_request_whose_tensors_are_on_their_way_keeps_its_place_from_others_that_are_announced() {
+    let admission = queue(2, SINGLE);
+    let _waiting = admission
+        .submit_one(submission(1, NONE), true)
+        .expect("room");
+    // Its tensors come after those of the request before it: two periods and a border.
+    let short = Some(Duration::from_millis(2));
+    let too_late = admission.announce(short, true).expect_err("3 ms");
+    assert!(matches!(too_late, Refusal::TooLate { .. }), "{too_late}");
+    let since = admission.announce(NONE, true).expect("room");
+
+    // Whoever comes now would find the queue full.
+    let full = admission.announce(NONE, true).expect_err("two wait");
+    assert!(matches!(full, Refusal::Full { limit: 2, .. }), "{full}");
+    admission.give_back(since);
+    let _second = admission
+        .submit_one(submission(2, NONE), true)
+        .expect("its place");
+
+    // A place that is given back and not taken is another's.
+    assert_eq!(admission.next_work(), request(1));
+    let gone = admission.announce(NONE, true).expect("room");
+    admission.announce(NONE, true).expect_err("full");
+    admission.give_back(gone);
+    admission.announce(NONE, true).expect("room");
+}
+
+#[test]
 fn what_was_under_way_is_computed_again_in_order() {
     let admission = queue(4, SINGLE);
     let mut answers: Vec<_> = (1..=3)

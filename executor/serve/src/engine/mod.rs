@@ -4,6 +4,7 @@
 //! computed again after a loss, so that a client sees one slower answer and not an error.
 
 pub(crate) mod admission;
+mod announced;
 pub(crate) mod batches;
 mod epoch_spans;
 mod load;
@@ -13,4 +14,4 @@ mod run;
 pub(crate) mod sequences;
 
 pub(crate) use load::{LoadError, LoadedModel};
-pub(crate) use run::{RunChoices, RunningModel};
+pub(crate) use run::{KeptPlace, RunChoices, RunningModel};

@@ -88,6 +88,18 @@ pub(crate) struct RunningModel {
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// The place in the queue of a request whose tensors are on their way: dropped when they are there, or will not come.
+pub(crate) struct KeptPlace {
+    running: Arc<RunningModel>,
+    since: Instant,
+}
+
+impl Drop for KeptPlace {
+    fn drop(&mut self) {
+        self.running.admission.give_back(self.since);
+    }
+}
+
 impl RunningModel {
     /// Begins to run a model. It takes requests at once, and is ready when its supervisor says so.
     ///
@@ -157,13 +169,20 @@ impl RunningModel {
         self.admission.submit(submission, is_running)
     }
 
-    /// Whether a request of one row would be admitted now.
+    /// Keeps a place for a request of one row whose tensors are on their way.
     ///
     /// # Errors
-    /// Why it would not.
-    pub(crate) fn check(&self, timeout: Option<Duration>) -> Result<(), Refusal> {
+    /// Why it would not be answered, or not in time.
+    pub(crate) fn announce(
+        self: &Arc<Self>,
+        timeout: Option<Duration>,
+    ) -> Result<KeptPlace, Refusal> {
         let is_running = self.readiness.is_running();
-        self.admission.check(timeout, is_running)
+        let since = self.admission.announce(timeout, is_running)?;
+        Ok(KeptPlace {
+            running: Arc::clone(self),
+            since,
+        })
     }
 
     /// It keeps a state for each sequence of requests.

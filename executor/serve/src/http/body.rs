@@ -126,7 +126,8 @@ impl ComingBody {
         }
     }
 
-    /// Stops at more bytes than are allowed, too.
+    /// Stops at more bytes than are allowed, too. Between two frames other connections have their turn: a request that is to be refused
+    /// does not wait until long bodies before it are there.
     async fn read_frames(&mut self, length: usize) -> Result<(), hyper::Error> {
         let enough = length.min(self.limits.max_bytes.saturating_add(1));
         while self.bytes.len() < enough
@@ -134,6 +135,9 @@ impl ComingBody {
         {
             if let Some(data) = frame?.data_ref() {
                 self.bytes.extend_from_slice(data);
+            }
+            if !self.body.is_end_stream() {
+                tokio::task::yield_now().await;
             }
         }
         Ok(())

@@ -10,9 +10,9 @@ use hyper::{Request, StatusCode};
 
 use super::body::{BodyLimits, ComingBody, discard};
 use super::reply::{JSON_LENGTH, Reply, closing, error, tensors, unavailable};
-use crate::engine::RunningModel;
 use crate::engine::admission::{Computed, Refusal};
-use crate::inference::{Arrival, Rejection, admit, refuse_early};
+use crate::engine::{KeptPlace, RunningModel};
+use crate::inference::{Arrival, Rejection, admit, announce};
 use crate::otlp::TraceParent;
 use crate::protocol::answer::{Answer, AnswerBody};
 use crate::protocol::request::{InferRequest, Tensors, timeout_in};
@@ -36,15 +36,16 @@ pub(super) async fn answer_infer(
         running.stats.refused(RefusedFor::Draining, Duration::ZERO);
         return rejection_reply(&Rejection::Refused(Refusal::Draining));
     }
-    let body = match read_unless_refused(server, running, &parts.headers, body, limits).await {
-        Ok(body) => body,
-        Err(reply) => return reply,
-    };
+    let (body, place) =
+        match read_unless_refused(server, running, &parts.headers, body, limits).await {
+            Ok(read) => read,
+            Err(reply) => return reply,
+        };
 
     let read = |tensors: Tensors<'_>| {
         let json_bytes = json_length(&parts.headers)?;
         let request = InferRequest::parse(&body, json_bytes, tensors);
-        drop(body);
+        drop((body, place));
         request.map_err(|wrong| wrong.to_string())
     };
     // Another may have taken its place while the body came.
@@ -64,14 +65,14 @@ pub(super) async fn answer_infer(
 }
 
 /// Reads a request's body. Where tensors follow its JSON, and they are long, the JSON says whether the request is admitted as things stand:
-/// those of one that is not are neither kept nor looked at.
+/// one that is has a place in the queue from then on, the tensors of one that is not are neither kept nor looked at.
 async fn read_unless_refused(
     server: &Server,
     running: &RunningModel,
     headers: &HeaderMap,
     body: Incoming,
     limits: BodyLimits,
-) -> Result<Vec<u8>, Reply> {
+) -> Result<(Vec<u8>, Option<KeptPlace>), Reply> {
     let unreadable = |reply| {
         running.stats.refused(RefusedFor::Request, Duration::ZERO);
         reply
@@ -80,21 +81,28 @@ async fn read_unless_refused(
     let mut body = ComingBody::open(headers, body, limits)
         .await
         .map_err(unreadable)?;
+    let mut place = None;
     if body.is_long()
         && let Ok(Some(json_bytes)) = json_length(headers)
     {
         let json = body.first(json_bytes).await.map_err(unreadable)?;
         // What is wrong with it is said when all of it is there.
-        if let Ok(timeout) = timeout_in(json)
-            && let Some(Err(rejection)) = server.with_model(&running.model.name, |running| {
-                refuse_early(running, arrival(headers), timeout)
-            })
-        {
-            body.discard().await;
-            return Err(rejection_reply(&rejection));
+        if let Ok(timeout) = timeout_in(json) {
+            let announced = server.with_model(&running.model.name, |running| {
+                announce(running, arrival(headers), timeout)
+            });
+            place = match announced.transpose() {
+                Ok(place) => place,
+                Err(rejection) => {
+                    // Its client need not have sent all of it to read the refusal.
+                    tokio::spawn(body.discard());
+                    return Err(rejection_reply(&rejection));
+                }
+            };
         }
     }
-    body.read_all().await.map_err(unreadable)
+    let body = body.read_all().await.map_err(unreadable)?;
+    Ok((body, place))
 }
 
 fn arrival(headers: &HeaderMap) -> Arrival {
