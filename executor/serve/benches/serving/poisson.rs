@@ -45,7 +45,7 @@ const SEED: u64 = 24;
 /// Where a request is sent so long after it was due, a connection was waited for, or the thread of all of them was.
 const LATE_START: Duration = Duration::from_millis(1);
 /// A refusal that takes longer has cost its client time.
-const PROMPT_US: f64 = 2000.0;
+const PROMPT: Duration = Duration::from_millis(2);
 /// A thread that only sleeps is woken so late without a stall of its core: others of its priority run first.
 const STALL: Duration = Duration::from_micros(300);
 
@@ -320,14 +320,10 @@ impl WakeUp {
         self.woken - self.due
     }
 
-    /// How much of a time the core was away for.
-    fn stall_in(self, (begin, end): (Instant, Instant)) -> Duration {
-        if self.late() < STALL {
-            return Duration::ZERO;
-        }
-        self.woken
-            .min(end)
-            .saturating_duration_since(self.due.max(begin))
+    /// How much of the time that the thread was late lies between two others.
+    fn within(self, begin: Instant, end: Instant) -> Duration {
+        let first = self.due.max(begin);
+        self.woken.min(end).saturating_duration_since(first)
     }
 }
 
@@ -390,23 +386,25 @@ impl Seen {
             share(above(answered, bound_us), answered.len()),
             above(answered, bound_us + latest_wake_up),
             share(refused.len(), asked),
-            share(above(&refused, PROMPT_US), refused.len()),
+            share(above(&refused, micros(PROMPT)), refused.len()),
             self.late_without_stalls(),
-            above(&refused, PROMPT_US + latest_wake_up),
+            above(&refused, micros(PROMPT) + latest_wake_up),
         );
     }
 
     /// Refusals that were late for another reason than that a core was away.
     fn late_without_stalls(&self) -> usize {
-        let late = self.refused.iter().filter(|(sent, read)| {
-            let stalls = self
-                .wake_ups
-                .iter()
-                .map(|woken| woken.stall_in((*sent, *read)));
-            let stalled: Duration = stalls.sum();
-            micros(*read - *sent) - micros(stalled) > PROMPT_US
-        });
-        late.count()
+        let stalls = self.wake_ups.iter().filter(|woken| woken.late() >= STALL);
+        let stalls: Vec<&WakeUp> = stalls.collect();
+        let is_late = |sent: Instant, read: Instant| {
+            let stalled: Duration = stalls.iter().map(|stall| stall.within(sent, read)).sum();
+            (read - sent).saturating_sub(stalled) > PROMPT
+        };
+        let late = self
+            .refused
+            .iter()
+            .filter(|(sent, read)| *read - *sent > PROMPT);
+        late.filter(|(sent, read)| is_late(*sent, *read)).count()
     }
 }
 
