@@ -29,10 +29,10 @@ impl PassSelection {
         }
 
         // GPU kernels expect ONNX's order of channels: for them the pass would only add transposes. Nor are there any for
-        // what quantised nodes become.
+        // what quantised nodes become, and those of products with turned operands are slow.
         if target.is_some_and(Target::has_gpus) {
-            skipped.push(onnx::CHANNELS_LAST.to_owned());
-            skipped.push(onnx::QUANTISED.to_owned());
+            let of_cpus = [onnx::CHANNELS_LAST, onnx::QUANTISED, onnx::TURNED_PRODUCTS];
+            skipped.extend(of_cpus.map(str::to_owned));
         }
         Self { skipped }
     }

@@ -14,6 +14,7 @@ use self::fire::{Fire, Source};
 pub(crate) use self::halves::Halves;
 use self::tensors::Inputs;
 pub(crate) use self::tensors::{STRETCH, Tensors, copy_bytes};
+use super::aligned::AlignedFloats;
 use super::gpu::{Gpu, GpuKernels, Lowered, Moves};
 use super::num::Float;
 use super::operands::to_i64;
@@ -402,7 +403,7 @@ impl Plan {
         i: usize,
         make: impl FnOnce() -> Vec<f32> + Clone + Send + Sync + 'static,
     ) -> Self {
-        let make_bytes = move || Bytes::from_owner(Floats(make.clone()()));
+        let make_bytes = move || Bytes::from_owner(AlignedFloats::from(&make.clone()()[..]));
         self.packs = Some((i, Arc::new(make_bytes)));
         self
     }
@@ -503,15 +504,6 @@ impl Plan {
             });
         }
         pairs
-    }
-}
-
-/// Floats as the bytes that they are.
-struct Floats(Vec<f32>);
-
-impl AsRef<[u8]> for Floats {
-    fn as_ref(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.0)
     }
 }
 

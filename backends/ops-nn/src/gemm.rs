@@ -8,11 +8,14 @@
 
 use bytes::Bytes;
 
-use super::cx::Cx;
+use super::aligned::AlignedFloats;
+use super::cx::{Cx, floats_of};
 use super::num::Float;
+use super::turn::{SIDE, turn};
 use super::vector::{Vector, Wide, run_wide};
 use zbmd_op::OpError;
 use zbmd_op::math;
+use zbmd_op::simd::{self, Isa, Loop};
 use zbmd_op::team::{self, Cut};
 
 /// Columns of a panel.
@@ -211,7 +214,18 @@ pub(crate) fn pack_panel(matrix: &[f32], layout: MatrixLayout, number: usize, pa
     let first_column = number * PANEL;
     // Only the last panel may be narrower.
     let width = (layout.columns - first_column).min(PANEL);
-    for (r, panel_row) in panel.chunks_exact_mut(PANEL).enumerate() {
+    let mut turned_rows = 0;
+    if layout.row_step == 1 && column_step != 1 && width == PANEL {
+        turned_rows = simd::dispatch(TurnedPanel {
+            columns: matrix.get(first_column * column_step..).unwrap_or_default(),
+            column_step,
+            rows: layout.rows,
+            panel,
+        });
+    }
+
+    let panel_rows = panel.chunks_exact_mut(PANEL).enumerate();
+    for (r, panel_row) in panel_rows.skip(turned_rows) {
         let source = &matrix[r * layout.row_step + first_column * column_step..];
         let (elements, padding) = panel_row.split_at_mut(width);
 
@@ -227,16 +241,44 @@ pub(crate) fn pack_panel(matrix: &[f32], layout: MatrixLayout, number: usize, pa
     }
 }
 
+/// A panel of a matrix whose columns are dense: whole squares of it are transposed.
+struct TurnedPanel<'a> {
+    columns: &'a [f32],
+    column_step: usize,
+    rows: usize,
+    panel: &'a mut [f32],
+}
+
+impl Loop for TurnedPanel<'_> {
+    /// Rows of the panel that are there.
+    type Out = usize;
+
+    #[inline(always)]
+    fn run<const FMA: bool>(self, isa: Isa<FMA>) -> usize {
+        let whole_rows = self.rows / SIDE * SIDE;
+        for first_row in (0..whole_rows).step_by(SIDE) {
+            for first_column in (0..PANEL).step_by(SIDE) {
+                let from = &self.columns[first_column * self.column_step + first_row..];
+                let to = &mut self.panel[first_row * PANEL + first_column..];
+                if !turn(isa, from, self.column_step, to, PANEL) {
+                    return 0;
+                }
+            }
+        }
+        whole_rows
+    }
+}
+
 /// Packed weights: made with the kernel, or where a bundle has them ready.
 pub(crate) enum Weights {
-    Made(Vec<f32>),
+    Made(AlignedFloats),
     Kept(Bytes),
 }
 
 /// None: enough to ask a kernel what memory it needs.
 impl Default for Weights {
     fn default() -> Self {
-        Self::Made(Vec::new())
+        Self::Made(AlignedFloats::zeros(0))
     }
 }
 
@@ -248,7 +290,7 @@ impl Weights {
         make: impl FnOnce() -> Vec<f32>,
     ) -> Result<Self, OpError> {
         let Some(kept) = kept else {
-            return Ok(Self::Made(make()));
+            return Ok(Self::Made(AlignedFloats::from(&make()[..])));
         };
 
         let expected_bytes = 4 * len;
@@ -260,10 +302,10 @@ impl Weights {
             ));
         }
 
-        // A bundle's bytes may begin at any address: only aligned ones can be read in place.
-        Ok(match bytemuck::try_cast_slice::<u8, f32>(&kept) {
-            Ok(_) => Self::Kept(kept),
-            Err(_) => Self::Made(super::cx::floats_of(&kept)),
+        // A bundle's bytes may begin at any address: only aligned ones are read in place.
+        Ok(match AlignedFloats::are(&kept) {
+            true => Self::Kept(kept),
+            false => Self::Made(AlignedFloats::from(&floats_of(&kept)[..])),
         })
     }
 }
@@ -684,13 +726,13 @@ unsafe fn row_tile<V: Vector>(
             (true, _, 4..) => panel_tiles::<V, 4, 4, false>(start, width, steps),
             (true, _, 2..) => panel_tiles::<V, 2, 4, false>(start, width, steps),
             (true, Tile::Tall, _) => panel_tiles::<V, 1, 8, true>(start, width, steps),
-            (true, Tile::Square, _) => panel_tiles::<V, 1, 4, false>(start, width, steps),
+            (true, Tile::Square, _) => panel_tiles::<V, 1, 8, false>(start, width, steps),
             (false, Tile::Tall, 6..) => panel_tiles::<V, 6, 1, false>(start, width, steps),
             (false, Tile::Tall, 4..) => panel_tiles::<V, 4, 1, false>(start, width, steps),
             (false, Tile::Square, 3..) => panel_tiles::<V, 3, 2, false>(start, width, steps),
             (false, _, 2..) => panel_tiles::<V, 2, 2, false>(start, width, steps),
             (false, Tile::Tall, _) => panel_tiles::<V, 1, 4, true>(start, width, steps),
-            (false, Tile::Square, _) => panel_tiles::<V, 1, 2, false>(start, width, steps),
+            (false, Tile::Square, _) => panel_tiles::<V, 1, 4, false>(start, width, steps),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! of the same name; shapes are known when an actor is resolved, so kernels are made with strides and tables ready
 //! and allocate nothing. Operands whose values decide shapes must be constants.
 
+mod aligned;
 mod attention;
 mod attributes;
 mod conv;

@@ -1,6 +1,7 @@
 //! Matrix products: MatMul, Gemm, Einsum and their integer kin.
 
 mod batches;
+mod contraction;
 mod einsum;
 mod integer;
 
@@ -16,7 +17,7 @@ use super::num::Num;
 use zbmd_op::OpError;
 use zbmd_op::simd::{Isa, Loop, fma};
 
-use batches::Batches;
+use batches::{Batches, MatrixPairs};
 pub(super) use einsum::{EinsumSpec, einsum};
 pub(super) use integer::{matmul_integer, qlinear_matmul};
 
@@ -97,18 +98,24 @@ impl BatchedShape {
 
     /// Calls `f` with the number of each product and the first elements of its two matrices.
     #[inline]
-    pub(super) fn each_product(&self, mut f: impl FnMut(usize, usize, usize)) {
-        let [left_step, right_step] = self.walk.step;
-        self.walk.each(|first_product, [left_start, right_start]| {
-            for i in 0..self.walk.inner {
-                f(
-                    first_product + i,
-                    left_start + i * left_step as usize,
-                    right_start + i * right_step as usize,
-                );
-            }
-        });
+    pub(super) fn each_product(&self, f: impl FnMut(usize, usize, usize)) {
+        each_pair(&self.walk, f);
     }
+}
+
+/// Calls `f` with the number of each pair of matrices and their first elements.
+#[inline]
+fn each_pair(walk: &Walk<2>, mut f: impl FnMut(usize, usize, usize)) {
+    let [left_step, right_step] = walk.step;
+    walk.each(|first_pair, [left_start, right_start]| {
+        for i in 0..walk.inner {
+            f(
+                first_pair + i,
+                left_start + i * left_step as usize,
+                right_start + i * right_step as usize,
+            );
+        }
+    });
 }
 
 /// Steps of an operand's matrices over the batch dimensions: 0 where one matrix serves for all.
@@ -187,7 +194,7 @@ fn matmul_plan(
         let packed = packed_weights(is_fixed, &right, layout, 1.0)?;
         let bias_floats = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
         Ok(Box::new(MatMul {
-            shape,
+            pairs: MatrixPairs::dense(&shape),
             packed,
             is_stacked,
             bias: bias_floats,
@@ -243,7 +250,7 @@ pub(super) fn packed_right(right: &Operand, layout: MatrixLayout, scale: f32) ->
 }
 
 struct MatMul {
-    shape: BatchedShape,
+    pairs: MatrixPairs,
     packed: Option<Weights>,
     /// All firings' rows meet the same matrix.
     is_stacked: bool,
@@ -254,7 +261,7 @@ struct MatMul {
 
 impl Body for MatMul {
     fn run(&self, t: &mut Tensors<'_>) {
-        let ProductSize { depth, columns, .. } = self.shape.size;
+        let ProductSize { depth, columns, .. } = self.pairs.size;
         let result = t.out::<f32>(0);
         let extra = Extra {
             column_bias: self.bias.as_deref(),
@@ -267,20 +274,20 @@ impl Body for MatMul {
         if let Some(packed) = &self.packed {
             let all_rows = ProductSize {
                 rows: result.len() / columns.max(1),
-                ..self.shape.size
+                ..self.pairs.size
             };
             let dense_left = Left::dense(t.get::<f32>(0), depth);
             return gemm(all_rows, dense_left, packed, result, columns, extra);
         }
 
         let packed = t.scratch::<f32>();
-        Batches::new(&self.shape, t, extra).run(packed, result);
+        Batches::new(&self.pairs, t, [0, 1], extra).run(packed, result);
     }
 
     fn scratch_bytes(&self) -> usize {
         match self.packed {
             Some(_) => 0,
-            None => 4 * Batches::packed_len(&self.shape),
+            None => 4 * self.pairs.packed_len(),
         }
     }
 

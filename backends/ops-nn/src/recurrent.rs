@@ -7,8 +7,9 @@ mod gates;
 mod matrices;
 mod spec;
 
+use super::aligned::AlignedFloats;
 use super::cx::{Body, Cx, Plan, Planned, Tensors, constant_f32, index_at, token};
-use super::gemm::{MatrixLayout, pack, packed_len};
+use super::gemm::{MatrixLayout, Tile, pack, packed_len};
 use super::integer::{DynamicMatrix, DynamicWeights, Range};
 use gates::{ResetHidden, StepGates};
 use matrices::{GateMatrix, GateRows, GateWeights};
@@ -26,21 +27,23 @@ pub(super) fn recurrent(cx: &Cx<'_>, spec: &RecurrentSpec) -> Planned {
     let wanted = cx.wanted.clone();
     let input_weights = cx.operand(1)?.clone();
     let state_weights = cx.operand(2)?.clone();
-    let make_body = move || {
+    let make_body = move |tile: Tile| {
         let mut body = Recurrent {
-            spec: own_spec.clone(),
-            wanted: wanted.clone(),
+            spec: own_spec,
+            wanted,
             matrices: Matrices::Operands,
+            tile,
         };
         let constants = (constant_f32(&input_weights), constant_f32(&state_weights));
         if let (Some(input_matrix), Some(state_matrix)) = constants {
-            let mut packed = vec![0.0; body.packed_len()];
+            let mut packed = AlignedFloats::zeros(body.packed_len());
             body.pack(&input_matrix, &state_matrix, &mut packed);
             body.matrices = Matrices::Packed(packed);
         }
         Ok(Box::new(body) as Box<dyn Body>)
     };
-    Ok(Plan::lazy(outputs(cx, spec), make_body).flops(flops(spec)))
+    let plan = Plan::in_variants(outputs(cx, spec), &Tile::ALL, make_body);
+    Ok(plan.flops(flops(spec)))
 }
 
 /// `DynamicQuantizeLSTM` of the domain `com.microsoft`: the matrices are bytes, and what meets them is quantised as it
@@ -63,6 +66,7 @@ pub(super) fn quantised_lstm(cx: &Cx<'_>) -> Planned {
                 input: input_weights.matrices(&input_rows)?,
                 state: state_weights.matrices(&[spec.batch])?,
             },
+            tile: Tile::default(),
         };
         Ok(Box::new(body) as Box<dyn Body>)
     };
@@ -94,6 +98,8 @@ struct Recurrent {
     spec: RecurrentSpec,
     wanted: Vec<usize>,
     matrices: Matrices,
+    /// Of products of floats.
+    tile: Tile,
 }
 
 /// Where the matrices of all ways are.
@@ -101,7 +107,7 @@ enum Matrices {
     /// They come by ports, and are packed in each firing.
     Operands,
     /// For each way that of the input, then the recurrent one.
-    Packed(Vec<f32>),
+    Packed(AlignedFloats),
     Bytes {
         input: Vec<DynamicMatrix>,
         state: Vec<DynamicMatrix>,
@@ -210,6 +216,7 @@ impl Recurrent {
         let matrix = |weights, bias: &'a [f32]| GateMatrix {
             weights,
             columns: self.spec.gate_width(),
+            tile: self.tile,
             bias: Some(bias).filter(|bias| !bias.is_empty()),
         };
 

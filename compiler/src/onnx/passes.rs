@@ -30,6 +30,9 @@ enum PassFunction {
 /// The pass that only CPUs gain from.
 pub(crate) const CHANNELS_LAST: &str = "channels-last";
 
+/// Another one: sums in Einstein's notation are products of matrices on CPUs only.
+pub(crate) const TURNED_PRODUCTS: &str = "turned-products";
+
 /// The pass whose operators have kernels for CPUs only.
 pub(crate) const QUANTISED: &str = "quantised";
 
@@ -93,6 +96,11 @@ pub(crate) const PASSES: &[Pass] = &[
         name: "activation",
         summary: "an activation goes into the convolution or product before it",
         run: PassFunction::Plain(fuse_activation),
+    },
+    Pass {
+        name: TURNED_PRODUCTS,
+        summary: "transpositions around products of two tensors go into them",
+        run: PassFunction::Plain(super::products::absorb_transposes),
     },
     Pass {
         name: CHANNELS_LAST,
@@ -245,7 +253,7 @@ pub(super) fn take_over(graph: &mut Graph, keep: usize, gone: usize) {
 }
 
 /// The permutation of a `Transpose`; without the attribute ONNX reverses the dimensions.
-fn permutation_of(node: &Node, rank: usize) -> Option<Vec<usize>> {
+pub(super) fn permutation_of(node: &Node, rank: usize) -> Option<Vec<usize>> {
     let Some(attribute) = node.params.get("perm") else {
         return Some((0..rank).rev().collect());
     };
@@ -412,7 +420,12 @@ fn find_gelu(graph: &Graph, erf: usize) -> Option<WrittenGelu> {
 }
 
 /// The live node of an operator that reads a value, if it is the only reader.
-fn only_reader(graph: &Graph, id: ValueId, operator: &str, uses: &Uses) -> Option<usize> {
+pub(super) fn only_reader(
+    graph: &Graph,
+    id: ValueId,
+    operator: &str,
+    uses: &Uses,
+) -> Option<usize> {
     if uses.of(id) != 1 {
         return None;
     }

@@ -145,9 +145,9 @@ fn what_scales_channels_behind_a_normalisation_becomes_one_node() {
     assert!(ops.contains(&"NnMul".to_owned()), "{ops:?}");
 }
 
-/// Scores of attention, of queries and keys of so many heads that are made from one input, times or divided by a constant.
-fn scores(operator: &str, factor: f32) -> ModelProto {
-    let floats = |name: &str, dims: &[i64], seed: i64| TensorProto {
+/// Some floats.
+fn floats(name: &str, dims: &[i64], seed: i64) -> TensorProto {
+    TensorProto {
         name: Some(name.into()),
         dims: dims.to_vec(),
         data_type: Some(DataType::FLOAT),
@@ -155,22 +155,33 @@ fn scores(operator: &str, factor: f32) -> ModelProto {
             .map(|v: i64| ((v * 37 + seed) as f32 * 0.61).sin())
             .collect(),
         ..Default::default()
-    };
-    let transpose = |from: &str, to: &str, perm: [i64; 3]| NodeProto {
+    }
+}
+
+/// A shape.
+fn shape(name: &str, dims: &[i64]) -> TensorProto {
+    TensorProto {
+        name: Some(name.into()),
+        dims: vec![dims.len() as i64],
+        data_type: Some(DataType::INT64),
+        int64_data: dims.to_vec(),
+        ..Default::default()
+    }
+}
+
+fn transpose(from: &str, to: &str, perm: [i64; 3]) -> NodeProto {
+    NodeProto {
         attribute: vec![AttributeProto {
             name: Some("perm".into()),
             ints: perm.to_vec(),
             ..Default::default()
         }],
         ..node("Transpose", &[from], &[to])
-    };
-    let heads = TensorProto {
-        name: Some("heads".into()),
-        dims: vec![3],
-        data_type: Some(DataType::INT64),
-        int64_data: vec![6, 2, 4],
-        ..Default::default()
-    };
+    }
+}
+
+/// Scores of attention, of queries and keys of so many heads that are made from one input, times or divided by a constant.
+fn scores(operator: &str, factor: f32) -> ModelProto {
     let nodes = vec![
         node("MatMul", &["x", "wq"], &["q"]),
         node("Add", &["q", "bq"], &["qb"]),
@@ -186,7 +197,7 @@ fn scores(operator: &str, factor: f32) -> ModelProto {
         floats("wq", &[8, 8], 1),
         floats("bq", &[8], 2),
         floats("wk", &[8, 8], 3),
-        heads,
+        shape("heads", &[6, 2, 4]),
         scalar("factor", factor),
     ];
     model(nodes, constants, vec![info("x", &[6, 8])], &["y"])
@@ -217,5 +228,55 @@ fn scores_scaled_by_a_power_of_two_are_scaled_before() {
         if factor.is_finite() {
             assert_eq!(plain, merged, "{operator} {factor}");
         }
+    }
+}
+
+/// Attention of two heads over six places. The keys' transposition has another reader where they are read twice.
+fn attention(reads_keys_twice: bool) -> ModelProto {
+    let mut nodes = vec![
+        node("MatMul", &["x", "wq"], &["q"]),
+        node("MatMul", &["x", "wk"], &["k"]),
+        node("MatMul", &["x", "wv"], &["v"]),
+        node("Reshape", &["q", "heads"], &["qh"]),
+        node("Reshape", &["k", "heads"], &["kh"]),
+        node("Reshape", &["v", "heads"], &["vh"]),
+        transpose("qh", "qt", [1, 0, 2]),
+        transpose("kh", "kt", [1, 2, 0]),
+        transpose("vh", "vt", [1, 0, 2]),
+        node("MatMul", &["qt", "kt"], &["s"]),
+        node("Softmax", &["s"], &["p"]),
+        node("MatMul", &["p", "vt"], &["a"]),
+        transpose("a", "at", [1, 0, 2]),
+        node("Reshape", &["at", "places"], &["y"]),
+    ];
+    let mut outputs = vec!["y"];
+    if reads_keys_twice {
+        nodes.push(node("Neg", &["kt"], &["z"]));
+        outputs.push("z");
+    }
+    let constants = vec![
+        floats("wq", &[8, 8], 1),
+        floats("wk", &[8, 8], 2),
+        floats("wv", &[8, 8], 3),
+        shape("heads", &[6, 2, 4]),
+        shape("places", &[6, 8]),
+    ];
+    model(nodes, constants, vec![info("x", &[6, 8])], &outputs)
+}
+
+#[test]
+fn transpositions_around_products_of_two_tensors_go_into_them() {
+    let input: Vec<f32> = (0..48).map(|v| (v as f32 * 0.29).cos()).collect();
+    let inputs = [("x", input)];
+    for (reads_keys_twice, left) in [(false, 0), (true, 1)] {
+        let model = attention(reads_keys_twice);
+        let (plain, plain_ops) = run_without(&model, &all_passes(), &inputs);
+        let (turned, ops) = run_without(&model, &[], &inputs);
+        let count = |ops: &[String], wanted: &str| ops.iter().filter(|op| *op == wanted).count();
+        assert_eq!(count(&plain_ops, "NnTranspose"), 4, "{plain_ops:?}");
+        assert_eq!(count(&ops, "NnTranspose"), left, "{ops:?}");
+        assert_eq!(count(&ops, "NnEinsum"), 2, "{ops:?}");
+        // Every sum is the same chain.
+        assert_eq!(plain, turned);
     }
 }

@@ -2,11 +2,14 @@
 
 use zbmd_ir::DType;
 
+use super::super::aligned::AlignedFloats;
 use super::super::attributes;
 use super::super::cx::{Body, Cx, Plan, Planned, Tensors, constant_f32, token, volume};
 use super::super::gemm::Act;
+use super::super::index::COPY_COST;
 use super::image_dims;
 use zbmd_op::simd::{self, Isa, Loop};
+use zbmd_op::team;
 
 /// `act(x · scale + shift)`, with a scale and a shift for each channel.
 pub(in super::super) fn affine(cx: &Cx<'_>) -> Planned {
@@ -20,7 +23,7 @@ pub(in super::super) fn affine(cx: &Cx<'_>) -> Planned {
 
     let constant = |position| {
         let elements = constant_f32(cx.operand(position)?).unwrap_or_default();
-        Ok(elements.into_owned())
+        Ok(AlignedFloats::from(&elements[..]))
     };
     let body = Affine {
         scale: constant(1)?,
@@ -32,8 +35,8 @@ pub(in super::super) fn affine(cx: &Cx<'_>) -> Planned {
 }
 
 struct Affine {
-    scale: Vec<f32>,
-    shift: Vec<f32>,
+    scale: AlignedFloats,
+    shift: AlignedFloats,
     act: Act,
 }
 
@@ -65,10 +68,17 @@ impl Loop for Pixels<'_> {
 
 impl Body for Affine {
     fn run(&self, tensors: &mut Tensors<'_>) {
-        simd::dispatch(Pixels {
-            affine: self,
-            input: tensors.get::<f32>(0),
-            output: tensors.out::<f32>(0),
+        let input = tensors.get::<f32>(0);
+        let output = tensors.out::<f32>(0);
+        let channels = self.scale.len();
+        let work = COPY_COST * output.len();
+        team::share_slice(work, output, channels, &|first, output| {
+            let start = first * channels;
+            simd::dispatch(Pixels {
+                affine: self,
+                input: &input[start..start + output.len()],
+                output,
+            });
         });
     }
 }

@@ -5,6 +5,7 @@ mod sliding;
 
 use std::ops::Range;
 
+use super::super::aligned::AlignedFloats;
 use super::super::cx::{Body, Tensors};
 use super::super::gemm::{Act, PANEL};
 use super::super::vector::{Vector, Wide, run_wide};
@@ -22,7 +23,7 @@ const LEAST_STRIP: usize = 4 * PANEL;
 pub(super) struct Depthwise {
     image: Image,
     /// Weights by tap, then channel.
-    taps: Vec<f32>,
+    taps: AlignedFloats,
     bias: Vec<f32>,
     act: Act,
     /// Channels that are made together, line by line.
@@ -37,7 +38,7 @@ impl Depthwise {
         let channels = image.channels;
         let kernel_elements = window.kernel[1] * window.kernel[2];
         // ONNX has them by channel, then tap: turned over, so that lanes run along channels.
-        let mut taps = vec![0.0; weights.len()];
+        let mut taps = AlignedFloats::zeros(weights.len());
         for (i, weight) in weights.iter().enumerate() {
             let channel = i / kernel_elements;
             taps[i % kernel_elements * channels + channel] = *weight;

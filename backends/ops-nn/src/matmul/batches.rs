@@ -4,14 +4,75 @@ use std::ops::Range;
 
 use super::super::cx::Tensors;
 use super::super::gemm::{Extra, Left, MatrixLayout, PANEL, ProductSize, gemm, pack_panel};
-use super::super::index::COPY_COST;
-use super::{BatchedShape, OneRow};
+use super::super::index::{COPY_COST, Walk};
+use super::{BatchedShape, OneRow, each_pair};
 use zbmd_op::{simd, team};
 
 /// Bytes of packed matrices that stay in the second cache until they are multiplied.
 const RESIDENT: usize = 512 << 10;
 /// Rows of the result that cores share at a time, so that tiles are large.
 const SHARED_ROWS: usize = 4;
+
+/// Pairs of matrices, and where their products go.
+pub(super) struct MatrixPairs {
+    pub(super) size: ProductSize,
+    /// Walk over the first elements of both matrices of each pair.
+    pub(super) walk: Walk<2>,
+    pub(super) count: usize,
+    /// From one element of a left matrix to the one below, and to the one on its right.
+    pub(super) left_steps: [usize; 2],
+    pub(super) right_steps: [usize; 2],
+    /// So many products lie side by side in the result: the first rows of all of them come before their second ones.
+    pub(super) side_by_side: usize,
+}
+
+impl MatrixPairs {
+    /// Dense matrices, and products one after the other.
+    pub(super) fn dense(shape: &BatchedShape) -> Self {
+        let ProductSize { depth, columns, .. } = shape.size;
+        Self {
+            size: shape.size,
+            walk: shape.walk.clone(),
+            count: shape.batches,
+            left_steps: [depth, 1],
+            right_steps: [columns, 1],
+            side_by_side: 1,
+        }
+    }
+
+    /// Each product is one row with a matrix that is read in place.
+    fn has_single_rows(&self) -> bool {
+        let is_dense = self.left_steps[1] == 1 && self.right_steps == [self.size.columns, 1];
+        self.size.rows == 1 && is_dense
+    }
+
+    fn right_layout(&self) -> MatrixLayout {
+        let [row_step, column_step] = self.right_steps;
+        MatrixLayout {
+            rows: self.size.depth,
+            columns: self.size.columns,
+            row_step,
+            column_step,
+        }
+    }
+
+    /// Right matrices that are packed at a time, at most: those of products that lie side by side are.
+    fn group_matrices(&self) -> usize {
+        let matrix_bytes = size_of::<f32>() * self.right_layout().packed_len();
+        let resident = RESIDENT / matrix_bytes.max(1);
+        resident
+            .clamp(1, self.count.max(1))
+            .next_multiple_of(self.side_by_side)
+    }
+
+    /// Floats of scratch memory that [`Batches::run`] needs.
+    pub(super) fn packed_len(&self) -> usize {
+        match self.has_single_rows() {
+            true => 0,
+            false => self.group_matrices() * self.right_layout().packed_len(),
+        }
+    }
+}
 
 /// A product of the batch.
 struct Product {
@@ -22,37 +83,35 @@ struct Product {
     packed: usize,
 }
 
-/// All products of a batch, a group of right matrices at a time: cores pack some of its panels each, and then compute some of its
+/// All products of pairs, a group of right matrices at a time: cores pack some of its panels each, and then compute some of its
 /// results' rows.
 pub(super) struct Batches<'a> {
-    shape: &'a BatchedShape,
+    pairs: &'a MatrixPairs,
     left: &'a [f32],
     right: &'a [f32],
     extra: Extra<'a>,
 }
 
 impl<'a> Batches<'a> {
-    pub(super) fn new(shape: &'a BatchedShape, tensors: &Tensors<'a>, extra: Extra<'a>) -> Self {
+    /// The operands with the numbers `left` and `right` are the matrices.
+    pub(super) fn new(
+        pairs: &'a MatrixPairs,
+        tensors: &Tensors<'a>,
+        [left, right]: [usize; 2],
+        extra: Extra<'a>,
+    ) -> Self {
         Self {
-            shape,
-            left: tensors.get(0),
-            right: tensors.get(1),
+            pairs,
+            left: tensors.get(left),
+            right: tensors.get(right),
             extra,
         }
     }
 
-    /// Floats of `packed` that [`Self::run`] needs.
-    pub(super) fn packed_len(shape: &BatchedShape) -> usize {
-        match shape.size.rows {
-            1 => 0,
-            _ => group_matrices(shape) * layout(shape).packed_len(),
-        }
-    }
-
     pub(super) fn run(&self, packed: &mut [f32], result: &mut [f32]) {
-        let ProductSize { rows, columns, .. } = self.shape.size;
-        if rows == 1 {
-            return self.multiply(0..self.shape.batches, &[], result);
+        let ProductSize { rows, columns, .. } = self.pairs.size;
+        if self.pairs.has_single_rows() {
+            return self.multiply(0..self.pairs.count, &[], result);
         }
         let mut run_group = |products: Range<usize>, matrices: usize| {
             self.pack(&products, matrices, packed);
@@ -60,27 +119,28 @@ impl<'a> Batches<'a> {
             self.multiply(products, packed, &mut result[elements]);
         };
 
-        let most = group_matrices(self.shape);
+        let most = self.pairs.group_matrices();
+        let side_by_side = self.pairs.side_by_side;
         let (mut first, mut matrices) = (0, 0);
         let mut last_right = None;
-        self.shape.each_product(|product, _, right_start| {
+        each_pair(&self.pairs.walk, |product, _, right_start| {
             // Neighbouring products often share their right matrix.
-            if last_right == Some(right_start) {
-                return;
-            }
-            last_right = Some(right_start);
-            if matrices == most {
+            let is_another = last_right != Some(right_start);
+            let may_be_cut =
+                product.is_multiple_of(side_by_side) && (is_another || side_by_side > 1);
+            if may_be_cut && matrices + side_by_side > most {
                 run_group(first..product, matrices);
-                (first, matrices) = (product, 0);
+                (first, matrices, last_right) = (product, 0, None);
             }
-            matrices += 1;
+            matrices += usize::from(last_right != Some(right_start));
+            last_right = Some(right_start);
         });
-        run_group(first..self.shape.batches, matrices);
+        run_group(first..self.pairs.count, matrices);
     }
 
     /// Packs the right matrices of a group, which are so many.
     fn pack(&self, products: &Range<usize>, matrices: usize, packed: &mut [f32]) {
-        let layout = layout(self.shape);
+        let layout = self.pairs.right_layout();
         let panel_length = (layout.rows * PANEL).max(1);
         let panels = layout.columns.div_ceil(PANEL);
         let packed = &mut packed[..matrices * layout.packed_len()];
@@ -103,60 +163,80 @@ impl<'a> Batches<'a> {
 
     /// Computes the results of a group, of which `result` has all.
     fn multiply(&self, products: Range<usize>, packed: &[f32], result: &mut [f32]) {
+        let MatrixPairs {
+            size,
+            left_steps: [left_row, left_column],
+            side_by_side,
+            ..
+        } = *self.pairs;
         let ProductSize {
             rows,
             depth,
             columns,
-        } = self.shape.size;
-        let packed_len = layout(self.shape).packed_len();
+        } = size;
+        let packed_len = self.pairs.right_layout().packed_len();
+        let left_from = |start: usize| Left {
+            data: &self.left[start..],
+            row_step: left_row,
+            column_step: left_column,
+        };
+
         // Of a single product cores may share columns too.
-        if products.len() == 1 && rows > 1 {
+        if products.len() == 1 && !self.pairs.has_single_rows() {
             return self.each(&products, |product| {
-                let left = Left::dense(&self.left[product.left_start..], depth);
-                gemm(self.shape.size, left, packed, result, columns, self.extra);
+                let left = left_from(product.left_start);
+                gemm(size, left, packed, result, columns, self.extra);
             });
         }
-        let work = result.len().saturating_mul(depth);
-        team::share_slice(work, result, SHARED_ROWS * columns, &|first, stretch| {
-            // Counted over the group's results, one after the other.
-            let first_row = first * SHARED_ROWS;
-            let end_row = first_row + stretch.len() / columns.max(1);
 
-            self.each(&products, |product| {
-                let product_row = (product.number - products.start) * rows;
-                let start = first_row.max(product_row);
-                let end = end_row.min(product_row + rows);
-                if start >= end {
-                    return;
-                }
-                let left_start = product.left_start + (start - product_row) * depth;
-                let left = &self.left[left_start..][..(end - start) * depth];
-                let own_rows = (start - first_row) * columns..(end - first_row) * columns;
-                let own_result = &mut stretch[own_rows];
-                if rows == 1 {
-                    return simd::dispatch(OneRow {
-                        row: left,
-                        matrix: &self.right[product.right_start..][..depth * columns],
-                        result: own_result,
-                        extra: self.extra,
-                    });
-                }
-                let size = ProductSize {
-                    rows: end - start,
-                    ..self.shape.size
-                };
-                let own_packed = &packed[product.packed * packed_len..][..packed_len];
-                let left = Left::dense(left, depth);
-                gemm(size, left, own_packed, own_result, columns, self.extra);
-            });
-        });
+        // A line of the result has a row of each product that lies beside another.
+        let line_length = side_by_side * columns;
+        let work = result.len().saturating_mul(depth);
+        team::share_slice(
+            work,
+            result,
+            SHARED_ROWS * line_length,
+            &|first, stretch| {
+                let first_line = first * SHARED_ROWS;
+                let end_line = first_line + stretch.len() / line_length.max(1);
+
+                self.each(&products, |product| {
+                    let number = product.number - products.start;
+                    let product_line = number / side_by_side * rows;
+                    let start = first_line.max(product_line);
+                    let end = end_line.min(product_line + rows);
+                    if start >= end {
+                        return;
+                    }
+                    let left_start = product.left_start + (start - product_line) * left_row;
+                    let own_lines =
+                        (start - first_line) * line_length..(end - first_line) * line_length;
+                    let own_result = &mut stretch[own_lines][number % side_by_side * columns..];
+                    if self.pairs.has_single_rows() {
+                        return simd::dispatch(OneRow {
+                            row: &self.left[left_start..][..depth],
+                            matrix: &self.right[product.right_start..][..depth * columns],
+                            result: &mut own_result[..columns],
+                            extra: self.extra,
+                        });
+                    }
+                    let size = ProductSize {
+                        rows: end - start,
+                        ..size
+                    };
+                    let own_packed = &packed[product.packed * packed_len..][..packed_len];
+                    let left = left_from(left_start);
+                    gemm(size, left, own_packed, own_result, line_length, self.extra);
+                });
+            },
+        );
     }
 
     /// Calls `f` with each product of a group.
     fn each(&self, products: &Range<usize>, mut f: impl FnMut(Product)) {
         let mut packed = 0;
         let mut last_right = None;
-        self.shape.each_product(|number, left_start, right_start| {
+        each_pair(&self.pairs.walk, |number, left_start, right_start| {
             if !products.contains(&number) {
                 return;
             }
@@ -172,14 +252,4 @@ impl<'a> Batches<'a> {
             });
         });
     }
-}
-
-fn layout(shape: &BatchedShape) -> MatrixLayout {
-    MatrixLayout::row_major(shape.size.depth, shape.size.columns)
-}
-
-/// Right matrices that are packed at a time.
-fn group_matrices(shape: &BatchedShape) -> usize {
-    let matrix_bytes = size_of::<f32>() * layout(shape).packed_len();
-    (RESIDENT / matrix_bytes.max(1)).clamp(1, shape.batches.max(1))
 }

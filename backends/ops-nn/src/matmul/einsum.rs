@@ -7,6 +7,8 @@ use zbmd_ir::TokenType;
 use super::super::cx::{Cx, Plan, Planned, Tensors, by_num, token, volume};
 use super::super::index::strides;
 use super::super::num::Num;
+use super::contraction::{Contraction, Label};
+use super::is_packed_type;
 use zbmd_op::OpError;
 
 /// What stands for any number of dimensions in an equation.
@@ -123,8 +125,11 @@ fn implied_result(terms: &[Vec<char>], sizes: &BTreeMap<char, usize>, ellipsis: 
     ellipsis.chars().chain(once).collect()
 }
 
-/// Einstein's sum of one or more operands, by its definition; products of two matrices are better as MatMul.
+/// Einstein's sum of one or more operands: as products of matrices where it is some, else by its definition.
 pub(in super::super) fn einsum(cx: &Cx<'_>, spec: &EinsumSpec) -> Planned {
+    if let Some(contraction) = contraction(cx, spec)? {
+        return contraction_plan(cx, spec, contraction);
+    }
     let dtype = cx.dtype(0)?;
     let sizes = &spec.sizes;
     let summed_labels = sizes.keys().copied().filter(|c| !spec.out.contains(c));
@@ -145,6 +150,48 @@ pub(in super::super) fn einsum(cx: &Cx<'_>, spec: &EinsumSpec) -> Planned {
         einsum_plan(outs, out_elements, all_dims, operand_steps)
     )?;
     Ok(plan.flops(flops))
+}
+
+/// The sum as products of matrices, if it is some.
+fn contraction(cx: &Cx<'_>, spec: &EinsumSpec) -> Result<Option<Contraction>, OpError> {
+    let [left, right] = spec.terms.as_slice() else {
+        return Ok(None);
+    };
+    let dtype = cx.dtype(0)?;
+    let is_diagonal = |term: &[char]| (1..term.len()).any(|at| term[..at].contains(&term[at]));
+    let is_empty = spec.sizes.values().any(|size| *size == 0);
+    if !is_packed_type(dtype) || cx.dtype(1)? != dtype || is_empty {
+        return Ok(None);
+    }
+    if is_diagonal(left) || is_diagonal(right) {
+        return Ok(None);
+    }
+
+    // What has one element is nowhere else than what has none.
+    let (mut result, mut summed) = (Vec::new(), Vec::new());
+    let dims = [cx.dims(0)?, cx.dims(1)?];
+    let summed_labels = spec.sizes.keys().filter(|label| !spec.out.contains(label));
+    let labels: Vec<char> = spec.out.iter().chain(summed_labels).copied().collect();
+    let steps = [0, 1].map(|side| label_steps(&labels, &spec.terms[side], &dims[side]));
+    for (at, label) in labels.iter().enumerate() {
+        let size = spec.sizes[label];
+        let group = match at < spec.out.len() {
+            true => &mut result,
+            false => &mut summed,
+        };
+        if size > 1 {
+            let steps = [steps[0][at], steps[1][at]];
+            group.push(Label { size, steps });
+        }
+    }
+    Ok(Contraction::of(&result, &summed))
+}
+
+fn contraction_plan(cx: &Cx<'_>, spec: &EinsumSpec, contraction: Contraction) -> Planned {
+    let out_dims: Vec<usize> = spec.out.iter().map(|label| spec.sizes[label]).collect();
+    let outs = vec![token(cx.dtype(0)?, &out_dims)];
+    let sums: usize = spec.sizes.values().product();
+    Ok(Plan::new(outs, contraction).products(2.0 * sums as f64))
 }
 
 /// How far an operand goes for each label. A label that it names twice is its diagonal: the strides add up.

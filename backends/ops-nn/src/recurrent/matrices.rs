@@ -1,6 +1,6 @@
 //! The matrices of a recurrent layer: floats, or bytes that meet rows quantised as they come.
 
-use super::super::gemm::{Extra, Left, ProductSize, gemm};
+use super::super::gemm::{Extra, Left, ProductSize, Tile, gemm};
 use super::super::integer::{DynamicMatrix, Range};
 
 /// Rows whose products with a matrix are asked for.
@@ -28,6 +28,8 @@ pub(super) enum GateWeights<'a> {
 pub(super) struct GateMatrix<'a> {
     pub(super) weights: GateWeights<'a>,
     pub(super) columns: usize,
+    /// Of products of floats.
+    pub(super) tile: Tile,
     pub(super) bias: Option<&'a [f32]>,
 }
 
@@ -51,6 +53,7 @@ impl GateMatrix<'_> {
                 let left = Left::dense(rows.elements, rows.depth);
                 let extra = Extra {
                     column_bias: self.bias,
+                    tile: self.tile,
                     ..Extra::default()
                 };
                 gemm(size, left, packed, sums, stride, extra);

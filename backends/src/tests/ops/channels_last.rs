@@ -7,6 +7,7 @@ use zbmd_ir::{Actor, DType, Params, Role, TiVec, TokenType, Value};
 
 use crate::call::Call;
 use crate::op::ResolveCx;
+use crate::team::Team;
 use zbmd_ops_nn::narrow;
 
 /// Small integers, so that sums are exact in any order.
@@ -216,7 +217,14 @@ fn pools_are_those_of_channels_first() {
 
 #[test]
 fn scaled_channels_are_scaled_and_shifted() {
-    let [height, width, channels] = [3, 5, 21];
+    // The larger image is shared by cores.
+    for (dims, cores) in [([3, 5, 21], 1), ([61, 67, 21], 1), ([61, 67, 21], 3)] {
+        let _team = Team::lead(cores, |_| ()).expect("threads");
+        check_scaled_channels(dims);
+    }
+}
+
+fn check_scaled_channels([height, width, channels]: [usize; 3]) {
     let x = numbers(height * width * channels, 7);
     let scale = numbers(channels, 8);
     let shift = numbers(channels, 9);

@@ -14,6 +14,7 @@ pub(crate) mod products;
 mod quantised;
 mod shared;
 mod source_table;
+mod sums;
 mod type_schemas;
 mod values;
 mod winograd;
