@@ -401,9 +401,9 @@ impl Plan {
     pub(crate) fn packs(
         mut self,
         i: usize,
-        make: impl FnOnce() -> Vec<f32> + Clone + Send + Sync + 'static,
+        make: impl FnOnce() -> AlignedFloats + Clone + Send + Sync + 'static,
     ) -> Self {
-        let make_bytes = move || Bytes::from_owner(AlignedFloats::from(&make.clone()()[..]));
+        let make_bytes = move || Bytes::from_owner(make.clone()());
         self.packs = Some((i, Arc::new(make_bytes)));
         self
     }

@@ -287,10 +287,10 @@ impl Weights {
     pub(crate) fn new(
         kept: Option<Bytes>,
         len: usize,
-        make: impl FnOnce() -> Vec<f32>,
+        make: impl FnOnce() -> AlignedFloats,
     ) -> Result<Self, OpError> {
         let Some(kept) = kept else {
-            return Ok(Self::Made(AlignedFloats::from(&make()[..])));
+            return Ok(Self::Made(make()));
         };
 
         let expected_bytes = 4 * len;

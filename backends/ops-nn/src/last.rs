@@ -17,6 +17,7 @@ use std::ops::Range;
 
 use zbmd_ir::{DType, TokenType};
 
+use super::aligned::AlignedFloats;
 use super::attributes;
 use super::conv::check_tables;
 use super::cx::{Body, Cx, Operand, Plan, Planned, Tensors, constant_f32, token, volume};
@@ -186,7 +187,7 @@ fn packed_plan<B: Body + 'static>(
     out: TokenType,
     operands: ConvOperands,
     len: usize,
-    pack: impl Fn(&[f32]) -> Vec<f32> + Copy + Send + Sync + 'static,
+    pack: impl Fn(&[f32]) -> AlignedFloats + Copy + Send + Sync + 'static,
     body: impl Fn(&ConvOperands, Weights, Tile) -> B + Copy + Send + Sync + 'static,
 ) -> Plan {
     let packed = move |weights: &Operand| pack(&constant_f32(weights).unwrap_or_default());

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 
 use zbmd_ir::{DType, TokenType};
 
+use super::aligned::AlignedFloats;
 use super::attributes;
 use super::cx::{Body, Cx, Operand, Plan, Planned, Tensors, by_num, constant_f32, token, volume};
 use super::gemm::{Act, Extra, Left, MatrixLayout, ProductSize, Tile, Weights, gemm, pack};
@@ -239,9 +240,9 @@ fn packs_right(plan: Plan, right: Operand, layout: MatrixLayout, scale: f32) -> 
 }
 
 /// A constant right matrix in panels.
-pub(super) fn packed_right(right: &Operand, layout: MatrixLayout, scale: f32) -> Vec<f32> {
+pub(super) fn packed_right(right: &Operand, layout: MatrixLayout, scale: f32) -> AlignedFloats {
     let matrix = constant_f32(right).unwrap_or_default();
-    let mut packed = vec![0.0; layout.packed_len()];
+    let mut packed = AlignedFloats::zeros(layout.packed_len());
     pack(&matrix, layout, &mut packed);
     if scale != 1.0 {
         packed.iter_mut().for_each(|weight| *weight *= scale);

@@ -57,33 +57,24 @@ fn absorb(graph: &mut Graph, product: usize) -> Option<usize> {
         written.push(turned.unwrap_or((operand, term)));
     }
 
-    let reader = only_reader(graph, result, "Transpose", &uses);
-    let turned_result = reader.and_then(|reader| {
-        let permutation = permutation_of(&graph.nodes[reader], rank)?;
-        let turned: Labels = permutation.iter().map(|&at| out[at]).collect();
-        // Kernels write rows of the result: these are columns of the product, or its rows where the operands change their places.
-        let last = turned.last()?;
-        let is_long = graph.values[output(graph, reader)].ty.shape.last()? > &1;
-        (is_long && [row, column].contains(last)).then_some((reader, turned))
-    });
+    let turned_result = turned_result(graph, result, [row, column], &out, &uses);
     let is_row_of_matrix = graph.values[result].ty.shape.last()? > &1;
-    if turned_result.is_none() && !is_row_of_matrix {
+    // Kernels write rows of the result: without its transposition these are rows of the product.
+    if turned_result.is_none() && (absorbed == 0 || !is_row_of_matrix) {
         return None;
     }
+
+    let op = TensorOp::find("Einsum")?;
+    let [(left, left_term), (right, right_term)] = written.try_into().ok()?;
     if let Some((reader, turned)) = turned_result {
         out = turned;
         take_over(graph, product, reader);
         absorbed += 1;
     }
-    if absorbed == 0 {
-        return None;
-    }
-
-    let [(left, left_term), (right, right_term)] = written.try_into().ok()?;
     let text = |labels: &Labels| -> String { labels.iter().collect() };
     let equation = format!("{},{}->{}", text(&left_term), text(&right_term), text(&out));
     let node = &mut graph.nodes[product];
-    node.op = TensorOp::find("Einsum")?;
+    node.op = op;
     node.params = Params::from([("equation".to_owned(), Value::Str(equation))]);
     node.inputs = vec![Some(left), Some(right)];
     Some(absorbed)
@@ -103,4 +94,21 @@ fn turned_operand(
         turned[from] = term[at];
     }
     Some((input(graph, transposition, 0)?, turned))
+}
+
+/// The node that alone reads a product, where that is a transposition after which rows of the result are rows or columns of the product,
+/// and the dimensions of the result.
+fn turned_result(
+    graph: &Graph,
+    result: ValueId,
+    matrix: [char; 2],
+    labels: &Labels,
+    uses: &Uses,
+) -> Option<(usize, Labels)> {
+    let reader = only_reader(graph, result, "Transpose", uses)?;
+    let permutation = permutation_of(&graph.nodes[reader], labels.len())?;
+    let turned: Labels = permutation.iter().map(|&at| labels[at]).collect();
+
+    let is_long = graph.values[output(graph, reader)].ty.shape.last()? > &1;
+    (is_long && matrix.contains(turned.last()?)).then_some((reader, turned))
 }

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::super::aligned::AlignedFloats;
 use super::super::conv::padded_dims;
 use super::super::cx::{Body, Tensors};
 use super::super::gemm::{Act, PANEL, Tile, Weights, is_cut_by_panels};
@@ -52,10 +53,10 @@ impl FilterLayout {
 }
 
 /// For each group, panels of sixteen filters; in a panel by tap, then channel.
-pub(super) fn packed_filters(weights: &[f32], layout: FilterLayout) -> Vec<f32> {
+pub(super) fn packed_filters(weights: &[f32], layout: FilterLayout) -> AlignedFloats {
     let filter_len = layout.filter_len();
     let kernel_elements = layout.kernel[0] * layout.kernel[1];
-    let mut packed = vec![0.0; layout.packed_len()];
+    let mut packed = AlignedFloats::zeros(layout.packed_len());
 
     // Each group begins with a panel of its own, so that no panel mixes the channels of two.
     let group_weights = weights.chunks_exact((layout.group_filters * filter_len).max(1));

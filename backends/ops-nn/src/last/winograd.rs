@@ -12,6 +12,7 @@
 
 use std::ops::Range;
 
+use super::super::aligned::AlignedFloats;
 use super::super::cx::{Body, Tensors};
 use super::super::gemm::{Act, Batch, Extra, Left, PANEL, ProductSize, Tile, Weights, gemm_batch};
 use super::super::vector::{Vector, Wide, run_wide};
@@ -83,8 +84,8 @@ fn place_len(layout: &FilterLayout) -> usize {
 }
 
 /// The filters, [filters, channels, height, width], at the 36 places, each a packed matrix of channels by filters.
-pub(super) fn transformed_filters(weights: &[f32], layout: &FilterLayout) -> Vec<f32> {
-    let mut packed = vec![0.0; packed_len(layout)];
+pub(super) fn transformed_filters(weights: &[f32], layout: &FilterLayout) -> AlignedFloats {
+    let mut packed = AlignedFloats::zeros(packed_len(layout));
     simd::dispatch(FilterTransform {
         weights,
         layout,

@@ -43,22 +43,29 @@ impl Contraction {
     }
 }
 
-/// The longest end of some labels that both operands step along as along a single dimension, and how many labels that are.
-fn merged_end(labels: &[Label]) -> (Label, usize) {
-    let mut merged = Label {
-        size: 1,
-        steps: [0; 2],
+/// The longest end of some labels that both operands step along as along a single dimension, and the labels before it.
+fn merged_end(labels: &[Label]) -> (&[Label], Label) {
+    let Some((last, mut before)) = labels.split_last() else {
+        let nothing = Label {
+            size: 1,
+            steps: [0; 2],
+        };
+        return (labels, nothing);
     };
-    for (count, label) in labels.iter().rev().enumerate() {
-        let goes_on = [0, 1].map(|side| label.steps[side] == merged.steps[side] * merged.size);
-        if count == 0 {
-            merged.steps = label.steps;
-        } else if goes_on != [true; 2] {
-            return (merged, count);
-        }
-        merged.size *= label.size;
+    let mut merged = *last;
+    while let Some((next, rest)) = before.split_last()
+        && next.steps == merged.steps.map(|step| step * merged.size)
+    {
+        merged.size *= next.size;
+        before = rest;
     }
-    (merged, labels.len())
+    (before, merged)
+}
+
+/// Labels before the longest end of which all are wanted, and that end.
+fn split_end(labels: &[Label], is_wanted: impl Fn(&Label) -> bool) -> (&[Label], &[Label]) {
+    let others = labels.iter().rposition(|label| !is_wanted(label));
+    labels.split_at(others.map_or(0, |last| last + 1))
 }
 
 /// The products of a left operand with a right one, whose columns come last in the result.
@@ -72,35 +79,28 @@ fn matrix_pairs(result: &[Label], summed: &[Label]) -> Option<MatrixPairs> {
     // Sums go through the left operand from front to back.
     let mut summed = summed.to_vec();
     summed.sort_by_key(|label| std::cmp::Reverse(label.steps[0]));
-    let (depth, merged) = merged_end(&summed);
-    if merged < summed.len() {
+    let (not_depth, depth) = merged_end(&summed);
+
+    // From the back of the result: columns, pairs that lie side by side, rows, and the other pairs.
+    let (before_columns, column_labels) =
+        split_end(result, |label| is_right(label) && !is_left(label));
+    let (before_inner, inner_labels) = split_end(before_columns, is_right);
+    let (_, row_labels) = split_end(before_inner, |label| is_left(label) && !is_right(label));
+    let (not_columns, columns) = merged_end(column_labels);
+    if column_labels.is_empty() || !not_columns.is_empty() || !not_depth.is_empty() {
         return None;
     }
 
-    // From the back of the result: columns, pairs that lie side by side, rows, and the other pairs.
-    let from_end = |labels: &[Label], is_wanted: &dyn Fn(&Label) -> bool| {
-        labels.len()
-            - labels
-                .iter()
-                .rev()
-                .take_while(|label| is_wanted(label))
-                .count()
-    };
-    let columns_start = from_end(result, &|label| is_right(label) && !is_left(label));
-    let (before_columns, column_labels) = result.split_at(columns_start);
-    let inner_start = from_end(before_columns, &|label| is_right(label));
-    let (before_inner, inner_labels) = before_columns.split_at(inner_start);
-    let rows_start = from_end(before_inner, &|label| is_left(label) && !is_right(label));
-    let (columns, merged) = merged_end(column_labels);
-    if column_labels.is_empty() || merged < column_labels.len() {
-        return None;
-    }
     // Rows that are no single dimension of the left operand are pairs that share their right matrix.
-    let (rows, merged) = merged_end(&before_inner[rows_start..]);
-    let (outer_labels, inner_labels) = match merged {
+    let (not_rows, rows) = merged_end(row_labels);
+    let row_count = row_labels.len() - not_rows.len();
+    let (outer_labels, inner_labels) = match row_count {
         // Products of single rows lie one after the other.
         0 => (before_columns, &[][..]),
-        _ => (&before_inner[..before_inner.len() - merged], inner_labels),
+        _ => (
+            &before_inner[..before_inner.len() - row_count],
+            inner_labels,
+        ),
     };
 
     let pair_labels: Vec<Label> = [outer_labels, inner_labels].concat();

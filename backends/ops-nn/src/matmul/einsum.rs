@@ -1,6 +1,7 @@
 //! Sums of products in Einstein's notation.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use zbmd_ir::TokenType;
 
@@ -127,9 +128,6 @@ fn implied_result(terms: &[Vec<char>], sizes: &BTreeMap<char, usize>, ellipsis: 
 
 /// Einstein's sum of one or more operands: as products of matrices where it is some, else by its definition.
 pub(in super::super) fn einsum(cx: &Cx<'_>, spec: &EinsumSpec) -> Planned {
-    if let Some(contraction) = contraction(cx, spec)? {
-        return contraction_plan(cx, spec, contraction);
-    }
     let dtype = cx.dtype(0)?;
     let sizes = &spec.sizes;
     let summed_labels = sizes.keys().copied().filter(|c| !spec.out.contains(c));
@@ -142,56 +140,50 @@ pub(in super::super) fn einsum(cx: &Cx<'_>, spec: &EinsumSpec) -> Planned {
     for (i, term) in spec.terms.iter().enumerate() {
         operand_steps.push(label_steps(&labels, term, &cx.dims(i)?));
     }
-    let flops = 20.0 * volume(&all_dims) as f64;
     let outs = vec![token(dtype, &out_dims)];
+    let products = volume(&all_dims) as f64;
+    let is_of_floats =
+        is_packed_type(dtype) && (0..spec.terms.len()).all(|i| cx.dtype(i) == Ok(dtype));
+    if is_of_floats && let Some(contraction) = contraction(spec, &all_dims, &operand_steps) {
+        return Ok(Plan::new(outs, contraction).products(2.0 * products));
+    }
+
     let out_elements = volume(&out_dims);
     let plan = by_num!(
         dtype,
         einsum_plan(outs, out_elements, all_dims, operand_steps)
     )?;
-    Ok(plan.flops(flops))
+    Ok(plan.flops(20.0 * products))
 }
 
-/// The sum as products of matrices, if it is some.
-fn contraction(cx: &Cx<'_>, spec: &EinsumSpec) -> Result<Option<Contraction>, OpError> {
-    let [left, right] = spec.terms.as_slice() else {
-        return Ok(None);
+/// The sum as products of matrices, if it is some. `dims` are the sizes of all labels, those of the result first.
+fn contraction(
+    spec: &EinsumSpec,
+    dims: &[usize],
+    operand_steps: &[Vec<usize>],
+) -> Option<Contraction> {
+    let [left_steps, right_steps] = operand_steps else {
+        return None;
     };
-    let dtype = cx.dtype(0)?;
-    let is_diagonal = |term: &[char]| (1..term.len()).any(|at| term[..at].contains(&term[at]));
-    let is_empty = spec.sizes.values().any(|size| *size == 0);
-    if !is_packed_type(dtype) || cx.dtype(1)? != dtype || is_empty {
-        return Ok(None);
-    }
-    if is_diagonal(left) || is_diagonal(right) {
-        return Ok(None);
+    let is_diagonal = |term: &Vec<char>| (1..term.len()).any(|at| term[..at].contains(&term[at]));
+    if dims.contains(&0) || spec.terms.iter().any(is_diagonal) {
+        return None;
     }
 
-    // What has one element is nowhere else than what has none.
-    let (mut result, mut summed) = (Vec::new(), Vec::new());
-    let dims = [cx.dims(0)?, cx.dims(1)?];
-    let summed_labels = spec.sizes.keys().filter(|label| !spec.out.contains(label));
-    let labels: Vec<char> = spec.out.iter().chain(summed_labels).copied().collect();
-    let steps = [0, 1].map(|side| label_steps(&labels, &spec.terms[side], &dims[side]));
-    for (at, label) in labels.iter().enumerate() {
-        let size = spec.sizes[label];
-        let group = match at < spec.out.len() {
-            true => &mut result,
-            false => &mut summed,
-        };
-        if size > 1 {
-            let steps = [steps[0][at], steps[1][at]];
-            group.push(Label { size, steps });
-        }
-    }
-    Ok(Contraction::of(&result, &summed))
-}
-
-fn contraction_plan(cx: &Cx<'_>, spec: &EinsumSpec, contraction: Contraction) -> Planned {
-    let out_dims: Vec<usize> = spec.out.iter().map(|label| spec.sizes[label]).collect();
-    let outs = vec![token(cx.dtype(0)?, &out_dims)];
-    let sums: usize = spec.sizes.values().product();
-    Ok(Plan::new(outs, contraction).products(2.0 * sums as f64))
+    // Along a dimension of one element nobody goes anywhere.
+    let labels_of = |places: Range<usize>| -> Vec<Label> {
+        let long = places.filter(|&at| dims[at] > 1);
+        long.map(|at| Label {
+            size: dims[at],
+            steps: [left_steps[at], right_steps[at]],
+        })
+        .collect()
+    };
+    let result_rank = spec.out.len();
+    Contraction::of(
+        &labels_of(0..result_rank),
+        &labels_of(result_rank..dims.len()),
+    )
 }
 
 /// How far an operand goes for each label. A label that it names twice is its diagonal: the strides add up.

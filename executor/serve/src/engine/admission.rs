@@ -372,8 +372,8 @@ impl Admission {
         timeout: Option<Duration>,
         is_running: bool,
     ) -> Result<Instant, Refusal> {
-        let now = Instant::now();
         let mut state = self.state();
+        let now = Instant::now();
         let asked = Asked {
             rows: 1,
             announced: state.announced.count(now),
@@ -441,7 +441,7 @@ impl Admission {
         let mut state = self.state();
         let asked = Asked {
             rows: rows.len(),
-            // Some of those that were announced may come later than this one, and all of them counted it, or those before it.
+            // Places are kept from those that are announced later. This one is here.
             announced: 0,
             turns: turns(&state, step.as_ref()),
             timeout,

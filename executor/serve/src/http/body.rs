@@ -136,7 +136,7 @@ impl ComingBody {
             if let Some(data) = frame?.data_ref() {
                 self.bytes.extend_from_slice(data);
             }
-            if !self.body.is_end_stream() {
+            if self.bytes.len() < enough && !self.body.is_end_stream() {
                 tokio::task::yield_now().await;
             }
         }
