@@ -15,6 +15,8 @@ import numpy as np
 
 engine, path, threads, result_path = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 stem = path[: -len(".onnx")]
+# What converters write; it goes with this process.
+converted_folder = tempfile.TemporaryDirectory()
 sizes = {"batch": 1, "sequence": 576}
 
 
@@ -117,7 +119,7 @@ def saved_inputs(folder):
 def mnn_call():
     import MNN
 
-    folder = tempfile.mkdtemp()
+    folder = converted_folder.name
     plain, feeds, output_name = saved_inputs(folder)
     there = os.path.join(folder, "model.mnn")
     tool = os.path.join(os.path.dirname(sys.executable), "mnnconvert")
@@ -158,7 +160,7 @@ def mnn_call():
 def ncnn_call():
     import ncnn
 
-    folder = tempfile.mkdtemp()
+    folder = converted_folder.name
     plain, feeds, _ = saved_inputs(folder)
     tool = os.path.join(os.path.dirname(sys.executable), "pnnx")
     types = {np.dtype(np.float32): "f32", np.dtype(np.int64): "i64"}
