@@ -28,11 +28,8 @@ impl PassSelection {
             reports.sink.push(unknown_pass(unknown));
         }
 
-        // GPU kernels expect ONNX's order of channels: for them the pass would only add transposes. Nor are there any for
-        // what quantised nodes become, and those of products with turned operands are slow.
         if target.is_some_and(Target::has_gpus) {
-            let of_cpus = [onnx::CHANNELS_LAST, onnx::QUANTISED, onnx::TURNED_PRODUCTS];
-            skipped.extend(of_cpus.map(str::to_owned));
+            skipped.extend(onnx::CPU_PASSES.map(str::to_owned));
         }
         Self { skipped }
     }

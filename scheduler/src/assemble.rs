@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_ir::{
     Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Lane, LaneKind, Plan,
-    Region, Ring, RingId, Slot, TiVec, limits, walk,
+    Region, Ring, RingId, Role, Slot, TiVec, limits, walk,
 };
 
 use crate::chunks;
@@ -101,6 +101,9 @@ pub(crate) fn assemble_times(
     // Later stages first: they work on older blocks, whose inputs a period before has brought, and end the sooner.
     let mut order = problem.order.clone();
     order.sort_by_key(|&cluster| Reverse(assembly.stage_of[cluster]));
+    if placement.iter().all(|device| *device == placement[0]) {
+        order = with_early_sinks(problem, &order);
+    }
     for cluster in order {
         assembly.receive_for(cluster);
         assembly.fire(cluster);
@@ -109,6 +112,33 @@ pub(crate) fn assemble_times(
     assembly.close_periods();
 
     Ok(assembly.finish(name))
+}
+
+/// The order with each sink right behind what it reads, where the tokens still are in the cache, and after which their memory is free
+/// sooner. Where several devices wait for each other, what is on the longest path had better come first.
+fn with_early_sinks(problem: &BlockProblem<'_>, order: &[usize]) -> Vec<usize> {
+    let mut position_of = vec![0; order.len()];
+    for (position, &cluster) in order.iter().enumerate() {
+        position_of[cluster] = position;
+    }
+
+    let is_sink = |cluster: usize| {
+        let members = &problem.clusters.all[cluster].members;
+        let mut roles = members
+            .iter()
+            .map(|&actor| problem.graph.actors[actor].role);
+        roles.all(|role| role == Role::Sink)
+    };
+    let mut early = order.to_vec();
+    early.sort_by_key(|&cluster| {
+        let inputs = problem.tight_inputs_of[cluster].iter();
+        let last_input = inputs.map(|input| position_of[input.writer]).max();
+        match last_input {
+            Some(last_input) if is_sink(cluster) => (last_input, true),
+            _ => (position_of[cluster], false),
+        }
+    });
+    early
 }
 
 impl Assembly<'_, '_> {

@@ -297,32 +297,51 @@ impl Body for MatMul {
     }
 }
 
-/// One row times a matrix that is met once: packing it would cost more than the product. The same chains as there.
+/// One row times a matrix that is met once, or few times: packing it would cost more than the product. The same chains as there.
 struct OneRow<'a> {
     row: &'a [f32],
+    /// Its rows are dense, and so far apart.
     matrix: &'a [f32],
+    row_step: usize,
     result: &'a mut [f32],
     extra: Extra<'a>,
+}
+
+impl OneRow<'_> {
+    /// The sums of as many columns as there are in `SUMS`, which stay in registers, in strips; the columns that are done.
+    #[inline(always)]
+    fn strips<const FMA: bool, const SUMS: usize>(&mut self, first_column: usize) -> usize {
+        let strips = self.result[first_column..].chunks_exact_mut(SUMS);
+        let mut column = first_column;
+        for strip in strips {
+            let mut sums = [0.0; SUMS];
+            for (k, &factor) in self.row.iter().enumerate() {
+                let weights = &self.matrix[k * self.row_step + column..][..SUMS];
+                let weighted = sums.iter_mut().zip(weights);
+                weighted.for_each(|(sum, &weight)| *sum = fma::<FMA>(factor, weight, *sum));
+            }
+            strip.copy_from_slice(&sums);
+            column += SUMS;
+        }
+        column
+    }
 }
 
 impl Loop for OneRow<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self, _: Isa<FMA>) {
-        let Self {
-            row,
-            matrix,
-            result,
-            extra,
-        } = self;
-        result.fill(0.0);
-
+    fn run<const FMA: bool>(mut self, _: Isa<FMA>) {
         // Columns are innermost, so that lanes run along a row of the matrix and each sum stays one chain.
-        for (&factor, matrix_row) in row.iter().zip(matrix.chunks_exact(result.len().max(1))) {
-            result
-                .iter_mut()
-                .zip(matrix_row)
-                .for_each(|(sum, &weight)| *sum = fma::<FMA>(factor, weight, *sum));
+        let wide = self.strips::<FMA, 64>(0);
+        let half = self.strips::<FMA, 32>(wide);
+        let middle = self.strips::<FMA, 16>(half);
+        let Self { result, extra, .. } = self;
+        let rest = &mut result[middle..];
+        rest.fill(0.0);
+        for (k, &factor) in self.row.iter().enumerate() {
+            let weights = &self.matrix[k * self.row_step + middle..];
+            let weighted = rest.iter_mut().zip(weights);
+            weighted.for_each(|(sum, &weight)| *sum = fma::<FMA>(factor, weight, *sum));
         }
 
         if let Some(bias) = extra.column_bias {

@@ -34,7 +34,7 @@ use zbmd_ir::{Params, Role, TokenType, Value, limits};
 pub(crate) use emit::{Emitted, Writer, emit};
 pub use error::OnnxError;
 pub(crate) use graph::Graph;
-pub(crate) use passes::{CHANNELS_LAST, QUANTISED, TURNED_PRODUCTS};
+pub(crate) use passes::CPU_PASSES;
 pub use ron::Text;
 
 pub use crate::pass_report::PassReport;

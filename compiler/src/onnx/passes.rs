@@ -27,14 +27,15 @@ enum PassFunction {
     Asking(fn(&mut Graph, &Registry) -> usize),
 }
 
-/// The pass that only CPUs gain from.
-pub(crate) const CHANNELS_LAST: &str = "channels-last";
+const CHANNELS_LAST: &str = "channels-last";
+const TURNED_PRODUCTS: &str = "turned-products";
+const REPEATED_OPERANDS: &str = "repeated-operands";
+const QUANTISED: &str = "quantised";
 
-/// Another one: sums in Einstein's notation are products of matrices on CPUs only.
-pub(crate) const TURNED_PRODUCTS: &str = "turned-products";
-
-/// The pass whose operators have kernels for CPUs only.
-pub(crate) const QUANTISED: &str = "quantised";
+/// The passes for CPUs only. GPU kernels expect ONNX's order of channels, so that images with channels last would only add
+/// transposes; there are none for what quantised nodes become, and sums in Einstein's notation are slow there.
+pub(crate) const CPU_PASSES: [&str; 4] =
+    [QUANTISED, TURNED_PRODUCTS, REPEATED_OPERANDS, CHANNELS_LAST];
 
 /// Positions of operands of a `Conv`; the last one is ours.
 const WEIGHTS: usize = 1;
@@ -101,6 +102,11 @@ pub(crate) const PASSES: &[Pass] = &[
         name: TURNED_PRODUCTS,
         summary: "transpositions around products of two tensors go into them",
         run: PassFunction::Plain(super::products::absorb_transposes),
+    },
+    Pass {
+        name: REPEATED_OPERANDS,
+        summary: "what is repeated for a product of two tensors is read once by it",
+        run: PassFunction::Plain(super::products::absorb_repeats),
     },
     Pass {
         name: CHANNELS_LAST,

@@ -280,3 +280,73 @@ fn transpositions_around_products_of_two_tensors_go_into_them() {
         assert_eq!(plain, turned);
     }
 }
+
+/// Attention of four heads over six places, two of which share keys and values, that are repeated by `repetition`. The repeated
+/// values have another reader where they are read twice.
+fn grouped_attention(repetition: &str, reads_values_twice: bool) -> ModelProto {
+    let mut nodes = vec![
+        node("MatMul", &["x", "wq"], &["q"]),
+        node("MatMul", &["x", "wk"], &["k"]),
+        node("MatMul", &["x", "wv"], &["v"]),
+        node("Reshape", &["q", "heads"], &["qh"]),
+        node("Reshape", &["k", "groups"], &["kh"]),
+        node("Reshape", &["v", "groups"], &["vh"]),
+        transpose("qh", "qt", [1, 0, 2]),
+        transpose("kh", "kg", [1, 0, 2]),
+        transpose("vh", "vg", [1, 0, 2]),
+        node("Reshape", &["kg", "single"], &["ks"]),
+        node("Reshape", &["vg", "single"], &["vs"]),
+        node(repetition, &["ks", "repeated"], &["kr"]),
+        node(repetition, &["vs", "repeated"], &["vr"]),
+        node("Reshape", &["kr", "all"], &["ka"]),
+        node("Reshape", &["vr", "all"], &["va"]),
+        transpose("ka", "kt", [0, 2, 1]),
+        node("MatMul", &["qt", "kt"], &["s"]),
+        node("Softmax", &["s"], &["p"]),
+        node("MatMul", &["p", "va"], &["a"]),
+        transpose("a", "at", [1, 0, 2]),
+        node("Reshape", &["at", "places"], &["y"]),
+    ];
+    let mut outputs = vec!["y"];
+    if reads_values_twice {
+        nodes.push(node("Neg", &["va"], &["z"]));
+        outputs.push("z");
+    }
+    let repeated: &[i64] = match repetition {
+        "Tile" => &[1, 2, 1, 1],
+        _ => &[2, 2, 6, 2],
+    };
+    let constants = vec![
+        floats("wq", &[8, 8], 1),
+        floats("wk", &[8, 4], 2),
+        floats("wv", &[8, 4], 3),
+        shape("heads", &[6, 4, 2]),
+        shape("groups", &[6, 2, 2]),
+        shape("single", &[2, 1, 6, 2]),
+        shape("repeated", repeated),
+        shape("all", &[4, 6, 2]),
+        shape("places", &[6, 8]),
+    ];
+    model(nodes, constants, vec![info("x", &[6, 8])], &outputs)
+}
+
+#[test]
+fn keys_and_values_that_heads_share_are_not_repeated() {
+    let input: Vec<f32> = (0..48).map(|v| (v as f32 * 0.29).cos()).collect();
+    let inputs = [("x", input)];
+    for (repetition, reads_values_twice, left) in
+        [("Tile", false, 0), ("Expand", false, 0), ("Tile", true, 1)]
+    {
+        let model = grouped_attention(repetition, reads_values_twice);
+        let (plain, plain_ops) = run_without(&model, &all_passes(), &inputs);
+        let (shared, ops) = run_without(&model, &[], &inputs);
+        let repetitions = |ops: &[String]| {
+            let wanted = format!("Nn{repetition}");
+            ops.iter().filter(|op| **op == wanted).count()
+        };
+        assert_eq!(repetitions(&plain_ops), 2, "{plain_ops:?}");
+        assert_eq!(repetitions(&ops), left, "{ops:?}");
+        // Every sum is the same chain.
+        assert_eq!(plain, shared, "{repetition}");
+    }
+}

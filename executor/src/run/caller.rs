@@ -1,5 +1,9 @@
 //! Calls: a program on one CPU device whose calendar the calling thread runs itself, a block at a time. What comes in and
-//! goes out is copied once.
+//! goes out is copied once, between the caller's memory and the program's: queues are lent the caller's.
+#![expect(
+    unsafe_code,
+    reason = "lends the caller's memory to queues for the time of a call"
+)]
 
 use std::sync::Arc;
 
@@ -65,7 +69,9 @@ pub struct Caller {
 /// A source or a sink of a program that is called.
 struct CallPort<Queue> {
     name: String,
-    /// Bytes of a call.
+    /// Tokens of a call.
+    tokens: u64,
+    /// Their bytes.
     bytes: usize,
     queue: Queue,
 }
@@ -95,6 +101,7 @@ impl Caller {
         let sources = graph.sources().zip(&session_memory.sources);
         let sources = sources.map(|((id, actor), queue)| CallPort {
             name: actor.name.clone(),
+            tokens: block_tokens(id),
             bytes: port_bytes(id, actor.outputs[0].token.bytes()),
             queue: Producer::new(queue),
         });
@@ -102,6 +109,7 @@ impl Caller {
         let sinks = graph.sinks().zip(&memory.sinks);
         let sinks = sinks.map(|((id, actor), queue)| CallPort {
             name: actor.name.clone(),
+            tokens: block_tokens(id),
             bytes: port_bytes(id, actor.inputs[0].token.bytes()),
             queue: Consumer::new(queue, 0, false),
         });
@@ -187,17 +195,55 @@ impl Caller {
 
         // Until the block is done and read, whatever ends this call ends it in the middle.
         self.has_failed = true;
-        for (port, tokens) in self.sources.iter_mut().zip(inputs) {
+        for port in &mut self.sources {
             // Never closed, and empty after every call: it takes all.
-            let _ = port.queue.write(tokens);
+            let _ = port.queue.publish(port.tokens);
         }
+        let lent = LentPorts::lend(&self.sources, inputs, &self.sinks, outputs);
         let run_result = self.helpers.lead(|| self.worker.run_block(&self.loaded));
+        drop(lent);
         run_result.map_err(|report| CallError::Failed(report.run_error()))?;
-        for (port, tokens) in self.sinks.iter_mut().zip(outputs) {
-            port.queue.read(tokens);
+        for port in &mut self.sinks {
+            port.queue.pass(port.tokens);
         }
         self.has_failed = false;
         Ok(())
+    }
+}
+
+/// The queues of a call, which are lent the caller's memory while this lives.
+struct LentPorts<'a> {
+    sources: &'a [CallPort<Producer>],
+    sinks: &'a [CallPort<Consumer>],
+}
+
+impl<'a> LentPorts<'a> {
+    /// Each queue is given the tokens of one call, of which [`check_ports`] has seen that they have its size.
+    fn lend(
+        sources: &'a [CallPort<Producer>],
+        inputs: &'a [&[u8]],
+        sinks: &'a [CallPort<Consumer>],
+        outputs: &'a mut [&mut [u8]],
+    ) -> Self {
+        for (port, tokens) in sources.iter().zip(inputs) {
+            let memory = tokens.as_ptr().cast_mut();
+            // SAFETY: the tokens of a call, which is as many as the queue holds; borrowed for as long as they are lent. The
+            // worker runs on this thread, and at a source it only reads.
+            unsafe { port.queue.shared().lend(memory) };
+        }
+        for (port, tokens) in sinks.iter().zip(outputs) {
+            // SAFETY: as above, with memory that nobody else may touch meanwhile.
+            unsafe { port.queue.shared().lend(tokens.as_mut_ptr()) };
+        }
+        Self { sources, sinks }
+    }
+}
+
+impl Drop for LentPorts<'_> {
+    fn drop(&mut self) {
+        let sources = self.sources.iter().map(|port| port.queue.shared());
+        let sinks = self.sinks.iter().map(|port| port.queue.shared());
+        sources.chain(sinks).for_each(|queue| queue.take_back());
     }
 }
 

@@ -5,11 +5,15 @@
 //! producer moves it on, anyone may close. Because both are one word, a publication that comes after the close fails
 //! as a whole: a closed queue's count is final, so all workers agree on the number of blocks of a run. `tail` holds
 //! the tokens read. Sleeping is the protocol of [`super::ring`].
+//!
+//! Where one thread is both the embedding program and the worker, it may lend the queue memory for a block, and the tokens
+//! are not copied into the queue's own and out of it: see [`Conduit::lend`].
 #![expect(
     unsafe_code,
     reason = "copies between slices and the queue's memory, which both sides share"
 )]
 
+use std::sync::atomic::AtomicPtr;
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
@@ -53,10 +57,12 @@ pub(crate) struct Conduit {
     ends: In<ConduitEnds>,
     /// Where consumers wait for tokens, if not at `ends.data`.
     arrivals: Option<In<ArrivalParkers>>,
-    /// What `base` leads into.
+    /// What `own_base` leads into.
     _memory: Arc<Arena>,
-    /// First byte of the tokens.
-    base: *mut u8,
+    /// First byte of the queue's own memory.
+    own_base: *mut u8,
+    /// First byte of the tokens: in its own memory, or in what is lent.
+    base: AtomicPtr<u8>,
     capacity: u64,
     token_bytes: usize,
     /// Known to this process alone: the queue that goes on where this one was closed, and whether none will.
@@ -64,7 +70,7 @@ pub(crate) struct Conduit {
     is_final: AtomicU32,
 }
 
-// SAFETY: `base` leads into `memory`; the protocol of head and tail keeps the two sides apart.
+// SAFETY: `base` leads into `memory` or what is lent; the protocol of head and tail keeps the two sides apart.
 unsafe impl Send for Conduit {}
 // SAFETY: as above.
 unsafe impl Sync for Conduit {}
@@ -171,10 +177,12 @@ impl Conduit {
             end_offset.is_some_and(|end| end <= arena.bytes() as u64),
             "the queue lies in its arena"
         );
+        let own_base = arena.base().wrapping_add(offset as usize);
         Self {
             ends,
             arrivals,
-            base: arena.base().wrapping_add(offset as usize),
+            own_base,
+            base: AtomicPtr::new(own_base),
             _memory: Arc::clone(arena),
             capacity,
             token_bytes: token_bytes as usize,
@@ -296,6 +304,29 @@ impl Conduit {
         self.ends.detached.load(Ordering::Acquire) != 0
     }
 
+    /// Lets the tokens lie in `memory` in place of the queue's own, until [`Self::take_back`]. Nothing is in its own then, and
+    /// what goes through it meanwhile is as many tokens as it holds, from the memory's beginning on.
+    ///
+    /// # Safety
+    /// `memory` has room for that many tokens, and stays until it is taken back. Both ends are at work on the calling thread
+    /// alone. Nothing but the ends touches the memory if tokens are written, nothing writes to it if they are only read.
+    pub(crate) unsafe fn lend(&self, memory: *mut u8) {
+        debug_assert!(
+            self.taken().is_multiple_of(self.capacity),
+            "a queue is lent memory for all that it holds"
+        );
+        self.base.store(memory, Ordering::Relaxed);
+    }
+
+    /// Lets the tokens lie in the queue's own memory again. It is empty.
+    pub(crate) fn take_back(&self) {
+        self.base.store(self.own_base, Ordering::Relaxed);
+    }
+
+    fn base(&self) -> *mut u8 {
+        self.base.load(Ordering::Relaxed)
+    }
+
     /// Where `tokens` tokens from position `position` are.
     fn token_span(&self, position: u64, tokens: u64) -> TokenSpan {
         let place_token = position % self.capacity;
@@ -330,6 +361,14 @@ impl Producer {
     fn space(&self) -> u64 {
         // The reader may be ahead: a model whose other source has ended goes on with zeros for tokens of this one.
         self.shared.capacity - self.head.saturating_sub(self.tail_seen)
+    }
+
+    /// The space, which is looked for anew where it is not known to be enough.
+    fn space_for(&mut self, tokens: u64) -> u64 {
+        if self.space() < tokens {
+            self.tail_seen = self.shared.ends.tail.load(Ordering::Acquire);
+        }
+        self.space()
     }
 
     /// Ends the stream with what has been written. The run may go on, in this queue and in those after it, without
@@ -398,13 +437,10 @@ impl Producer {
             return Ok(wanted);
         }
 
-        if self.space() < wanted {
-            self.tail_seen = self.shared.ends.tail.load(Ordering::Acquire);
-        }
-        let token_count = wanted.min(self.space());
+        let token_count = wanted.min(self.space_for(wanted));
         if token_count > 0 {
             let span = self.shared.token_span(self.head, token_count);
-            let memory_base = self.shared.base;
+            let memory_base = self.shared.base();
             let from = bytes.as_ptr();
             // SAFETY: the two ranges lie in the memory (`token_span`), hold no published unread token (`space`), and
             // only this one producer writes; the consumer reads nothing beyond `head`, which moves on below.
@@ -416,7 +452,15 @@ impl Producer {
                     .copy_from_nonoverlapping(from.add(span.first_bytes), span.wrapped_bytes);
             }
         }
+        self.publish(token_count)?;
+        Ok(token_count)
+    }
 
+    /// Counts the next `token_count` tokens, for which there is space, as written: they are in the queue's memory, or in what is
+    /// lent to it.
+    pub(crate) fn publish(&mut self, token_count: u64) -> Result<(), Closed> {
+        let space = self.space_for(token_count);
+        debug_assert!(space >= token_count, "there is space");
         let old_word = self.head << 1;
         let new_word = (self.head + token_count) << 1;
         let head = &self.shared.ends.head;
@@ -428,7 +472,7 @@ impl Producer {
         if token_count > 0 {
             self.shared.notify_data(self.head);
         }
-        Ok(token_count)
+        Ok(())
     }
 }
 
@@ -488,7 +532,7 @@ impl Consumer {
         let token_count = wanted.min(self.head_seen.saturating_sub(self.tail));
 
         let span = self.shared.token_span(self.tail, token_count);
-        let memory_base = self.shared.base;
+        let memory_base = self.shared.base();
         let to_start = to.as_mut_ptr();
         // SAFETY: both ranges lie in the memory and were published by the producer before `head_seen` was loaded
         // (acquire); it does not write them again before `tail` moves on below.
@@ -500,13 +544,18 @@ impl Consumer {
         }
         to[span.first_bytes + span.wrapped_bytes..].fill(0);
 
+        self.pass(token_count);
+        token_count
+    }
+
+    /// Counts the next `token_count` tokens as read, which have been written.
+    pub(crate) fn pass(&mut self, token_count: u64) {
         self.tail += token_count;
         if !self.retains {
             // Partner: the acquire loads of `tail` in `Producer`.
             self.shared.ends.tail.store(self.tail, Ordering::Release);
             self.shared.ends.space.notify_at(self.tail);
         }
-        token_count
     }
 
     /// Waits until `tokens` tokens (at least 1) are there, or some and no more can come in this queue: `Ok(false)` if
@@ -691,6 +740,39 @@ mod tests {
         let mut got = [9; 2];
         assert_eq!((consumer.read(&mut got), got), (0, [0, 0]));
         assert_eq!(producer.write(&[2; 5]), Ok(4), "there is space");
+    }
+
+    #[test]
+    fn tokens_lie_in_memory_that_is_lent() {
+        let (mut producer, mut consumer) = queue(3, 2);
+        let queue = Arc::clone(producer.shared());
+        for round in 0..3 {
+            let mut input: Vec<u8> = (0..6).map(|i| i + 10 * round).collect();
+            let lent = input.as_mut_ptr();
+            // SAFETY: six bytes, at both ends of which only this thread is.
+            unsafe { queue.lend(lent) };
+            producer.publish(3).expect("open");
+            let mut got = [0; 6];
+            // Read in parts, as slots do.
+            assert_eq!(consumer.read(&mut got[..2]), 1);
+            assert_eq!(consumer.read(&mut got[2..]), 2);
+            queue.take_back();
+            assert_eq!(got[..], input[..]);
+
+            let mut output = vec![0; 6];
+            // SAFETY: as above.
+            unsafe { queue.lend(output.as_mut_ptr()) };
+            assert_eq!(producer.write(&got[..4]), Ok(2));
+            assert_eq!(producer.write(&got[4..]), Ok(1));
+            queue.take_back();
+            consumer.pass(3);
+            assert_eq!(output, input);
+
+            // And in its own again.
+            assert_eq!(producer.write(&[round; 6]), Ok(3));
+            assert_eq!(consumer.read(&mut got), 3);
+            assert_eq!((got, &input), ([round; 6], &output));
+        }
     }
 
     #[test]

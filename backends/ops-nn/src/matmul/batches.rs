@@ -12,6 +12,8 @@ use zbmd_op::{simd, team};
 const RESIDENT: usize = 512 << 10;
 /// Rows of the result that cores share at a time, so that tiles are large.
 const SHARED_ROWS: usize = 4;
+/// So many rows of a left matrix at most are multiplied with a right one that is read in place: packing it would cost more.
+const ROWS_IN_PLACE: usize = 2;
 
 /// Pairs of matrices, and where their products go.
 pub(super) struct MatrixPairs {
@@ -40,10 +42,10 @@ impl MatrixPairs {
         }
     }
 
-    /// Each product is one row with a matrix that is read in place.
-    fn has_single_rows(&self) -> bool {
-        let is_dense = self.left_steps[1] == 1 && self.right_steps == [self.size.columns, 1];
-        self.size.rows == 1 && is_dense
+    /// Right matrices are not packed.
+    fn reads_in_place(&self) -> bool {
+        let has_dense_rows = self.left_steps[1] == 1 && self.right_steps[1] == 1;
+        self.size.rows <= ROWS_IN_PLACE && has_dense_rows
     }
 
     fn right_layout(&self) -> MatrixLayout {
@@ -67,7 +69,7 @@ impl MatrixPairs {
 
     /// Floats of scratch memory that [`Batches::run`] needs.
     pub(super) fn packed_len(&self) -> usize {
-        match self.has_single_rows() {
+        match self.reads_in_place() {
             true => 0,
             false => self.group_matrices() * self.right_layout().packed_len(),
         }
@@ -110,7 +112,7 @@ impl<'a> Batches<'a> {
 
     pub(super) fn run(&self, packed: &mut [f32], result: &mut [f32]) {
         let ProductSize { rows, columns, .. } = self.pairs.size;
-        if self.pairs.has_single_rows() {
+        if self.pairs.reads_in_place() {
             return self.multiply(0..self.pairs.count, &[], result);
         }
         let mut run_group = |products: Range<usize>, matrices: usize| {
@@ -182,7 +184,7 @@ impl<'a> Batches<'a> {
         };
 
         // Of a single product cores may share columns too.
-        if products.len() == 1 && !self.pairs.has_single_rows() {
+        if products.len() == 1 && !self.pairs.reads_in_place() {
             return self.each(&products, |product| {
                 let left = left_from(product.left_start);
                 gemm(size, left, packed, result, columns, self.extra);
@@ -212,13 +214,17 @@ impl<'a> Batches<'a> {
                     let own_lines =
                         (start - first_line) * line_length..(end - first_line) * line_length;
                     let own_result = &mut stretch[own_lines][number % side_by_side * columns..];
-                    if self.pairs.has_single_rows() {
-                        return simd::dispatch(OneRow {
-                            row: &self.left[left_start..][..depth],
-                            matrix: &self.right[product.right_start..][..depth * columns],
-                            result: &mut own_result[..columns],
-                            extra: self.extra,
-                        });
+                    if self.pairs.reads_in_place() {
+                        for row in 0..end - start {
+                            simd::dispatch(OneRow {
+                                row: &self.left[left_start + row * left_row..][..depth],
+                                matrix: &self.right[product.right_start..],
+                                row_step: self.pairs.right_steps[0],
+                                result: &mut own_result[row * line_length..][..columns],
+                                extra: self.extra,
+                            });
+                        }
+                        return;
                     }
                     let size = ProductSize {
                         rows: end - start,

@@ -81,15 +81,17 @@ fn matrix_pairs(result: &[Label], summed: &[Label]) -> Option<MatrixPairs> {
     summed.sort_by_key(|label| std::cmp::Reverse(label.steps[0]));
     let (not_depth, depth) = merged_end(&summed);
 
-    // From the back of the result: columns, pairs that lie side by side, rows, and the other pairs.
-    let (before_columns, column_labels) =
-        split_end(result, |label| is_right(label) && !is_left(label));
-    let (before_inner, inner_labels) = split_end(before_columns, is_right);
-    let (_, row_labels) = split_end(before_inner, |label| is_left(label) && !is_right(label));
+    // From the back of the result: columns, pairs that lie side by side, rows, and the other pairs. Columns that are no single
+    // dimension of the right operand are pairs that share their left matrix.
+    let (_, column_labels) = split_end(result, |label| is_right(label) && !is_left(label));
     let (not_columns, columns) = merged_end(column_labels);
-    if column_labels.is_empty() || !not_columns.is_empty() || !not_depth.is_empty() {
+    if column_labels.is_empty() || !not_depth.is_empty() {
         return None;
     }
+    let column_count = column_labels.len() - not_columns.len();
+    let before_columns = &result[..result.len() - column_count];
+    let (before_inner, inner_labels) = split_end(before_columns, is_right);
+    let (_, row_labels) = split_end(before_inner, |label| is_left(label) && !is_right(label));
 
     // Rows that are no single dimension of the left operand are pairs that share their right matrix.
     let (not_rows, rows) = merged_end(row_labels);
