@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::sample::cases;
@@ -11,20 +12,35 @@ use crate::sample::cases;
 const LIMIT: Duration = Duration::from_secs(240);
 /// Set in the environment of a process that is one test of [`run_apart`]: the test's name.
 const ALONE: &str = "ZBMD_TEST_ALONE";
+/// Whether the test at hand ends the program when it takes longer than [`LIMIT`].
+static IS_WATCHED: AtomicBool = AtomicBool::new(true);
 
 /// A test's name, and the test.
 pub type Test = (&'static str, fn());
+
+/// A module's name, and its tests.
+pub type Module = (&'static str, &'static [Test]);
+
+/// The tests of modules, each named `module::test`, as by cargo's harness.
+pub fn of_modules(modules: &[Module]) -> Vec<Test> {
+    let mut tests = Vec::new();
+    for (module, its_tests) in modules {
+        for (name, test) in *its_tests {
+            let name: &str = format!("{module}::{name}").leak();
+            tests.push((name, *test));
+        }
+    }
+    tests
+}
 
 /// Runs the tests whose names hold one of the words of the command line (all without any) one after the other, or lists
 /// them with `--list`. Where `ready` says that what they need is not here, none runs. A test that hangs ends the
 /// program.
 ///
 /// # Panics
-/// As the tests do.
+/// If tests fail, with their names, once all have ended.
 pub fn run(tests: &[Test], ready: impl FnOnce() -> bool) {
-    for test in asked_for(tests, ready) {
-        run_one(test);
-    }
+    run_all(asked_for(tests, ready));
 }
 
 /// The same with each test in a process of its own, as many at once as there are cores: for tests that change the environment or count
@@ -34,9 +50,9 @@ pub fn run(tests: &[Test], ready: impl FnOnce() -> bool) {
 /// If tests fail, with their names, once all have ended.
 pub fn run_apart(tests: &[Test], ready: impl FnOnce() -> bool) {
     if let Ok(alone) = std::env::var(ALONE) {
-        let test = tests.iter().find(|(name, _)| *name == alone);
         // There may be other lists of the program.
-        test.copied().into_iter().for_each(run_one);
+        let test = tests.iter().filter(|(name, _)| *name == alone);
+        run_all(test.copied().collect());
         return;
     }
 
@@ -60,7 +76,27 @@ pub fn run_apart(tests: &[Test], ready: impl FnOnce() -> bool) {
             });
         }
     });
-    let failed = failed.into_inner().expect("no panic");
+    check_none(&failed.into_inner().expect("no panic"));
+}
+
+/// For a test that takes as long as its caller asks for, and sees itself that nothing hangs: it is not ended.
+pub fn take_any_time() {
+    IS_WATCHED.store(false, Ordering::Relaxed);
+}
+
+/// Runs tests one after the other.
+fn run_all(tests: Vec<Test>) {
+    let mut failed = Vec::new();
+    for test in tests {
+        if !passes(test) {
+            failed.push(test.0);
+        }
+    }
+    check_none(&failed);
+}
+
+#[track_caller]
+fn check_none(failed: &[&str]) {
     assert!(failed.is_empty(), "failed: {}", failed.join(", "));
 }
 
@@ -82,24 +118,26 @@ fn asked_for(tests: &[Test], ready: impl FnOnce() -> bool) -> Vec<Test> {
     asked_for.copied().collect()
 }
 
-fn run_one((name, test): Test) {
+/// Runs a test; whether it did not panic.
+fn passes((name, test): Test) -> bool {
+    IS_WATCHED.store(true, Ordering::Relaxed);
     let begun = Instant::now();
     let watch = std::thread::spawn(move || {
         // A larger sample takes longer.
         let limit = LIMIT * cases(1) as u32;
         std::thread::park_timeout(limit);
-        if begun.elapsed() >= limit {
+        if begun.elapsed() >= limit && IS_WATCHED.load(Ordering::Relaxed) {
             eprintln!("test {name} ... hangs");
             std::process::exit(101);
         }
     });
-    test();
+    let passes = std::panic::catch_unwind(test).is_ok();
     watch.thread().unpark();
     watch.join().expect("no panic");
-    println!(
-        "test {name} ... ok ({:.1} s)",
-        begun.elapsed().as_secs_f64()
-    );
+    let outcome = if passes { "ok" } else { "FAILED" };
+    let took_s = begun.elapsed().as_secs_f64();
+    println!("test {name} ... {outcome} ({took_s:.1} s)");
+    passes
 }
 
 /// This program, as one of its tests.
