@@ -11,7 +11,7 @@ use zbmd_tests::onnx::{relative_error, to_f64};
 /// A file of the folder.
 fn file(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/quantised")
+        .join("tests/onnx/quantised")
         .join(name)
 }
 

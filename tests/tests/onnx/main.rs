@@ -1,0 +1,6 @@
+//! ONNX operators and models, beside what others give for them.
+
+mod buckets;
+mod cases;
+mod models;
+mod quantised;
