@@ -6,7 +6,7 @@
 //!
 //! LZ4 (`lz4_flex`: kept, no dependencies, forbids unsafe code as configured here) is quick and simple to bound: no
 //! byte of it can stand for more than 255. Its window of 64 KiB is shorter than very large plans, which then find fewer
-//! matches; they still have their own. Measured (`tests/tests/contingencies.rs` prints it): plans for lost devices take
+//! matches; they still have their own. Measured (`tests/tests/plans/contingencies.rs` prints it): plans for lost devices take
 //! 640 bytes instead of 4,736 for 100 actors on 4 devices, 13,888 instead of 50,240 for 1000; 256 instead of 512 for
 //! the few of broadcast FM on 2.
 

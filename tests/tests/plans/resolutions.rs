@@ -151,7 +151,7 @@ fn ops_are_resolved_once_in_a_worker() {
     if std::env::var_os(DRIVER).is_none() {
         let program = std::env::current_exe().expect("this test's program");
         let status = Command::new(program)
-            .args(["--exact", "ops_are_resolved_once_in_a_worker"])
+            .args(["--exact", "resolutions::ops_are_resolved_once_in_a_worker"])
             .env(DRIVER, "software")
             .status();
         assert!(status.expect("a process").success());

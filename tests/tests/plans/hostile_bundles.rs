@@ -1,5 +1,5 @@
 //! Bundles that have been changed anywhere, with checksums that fit: each is refused, or does what the interpreter does.
-//! `ZBMD_HOSTILE_BUNDLES=100000 cargo test -p zbmd-tests --test hostile_bundles` looks at as many as wanted, those from
+//! `ZBMD_HOSTILE_BUNDLES=100000 cargo test -p zbmd-tests --test plans hostile_bundles` looks at as many as wanted, those from
 //! `ZBMD_HOSTILE_FIRST` on; `tests/fuzz` does the same guided by coverage.
 
 use std::collections::BTreeMap;
