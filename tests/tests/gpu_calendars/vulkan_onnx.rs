@@ -363,7 +363,7 @@ fn silero_vad_runs_on_the_gpu() {
 }
 
 /// Models that take minutes on a driver without a GPU. On a GPU, or with patience:
-/// `cargo test --release -p zbmd-tests --test vulkan_onnx -- --ignored --nocapture`.
+/// `cargo test --release -p zbmd-tests --test gpu_calendars vulkan_onnx -- --ignored --nocapture`.
 #[test]
 #[ignore = "minutes on lavapipe"]
 fn larger_models_run_on_the_gpu() {
