@@ -2,9 +2,9 @@
 //!
 //! `ZBMD_ORT=PYTHON cargo bench -p zbmd-tests --bench quantised [FILTER]`, where the Python has the packages `onnx`,
 //! `onnxruntime` and `openvino` (without that its columns stay empty). `benches/quantise.py` quantises each model
-//! statically, with random weights where the file's are constant; those that `benches/more_models.py` makes are read from the folder that `ZBMD_MODELS` names. Everybody has one thread, and takes turns in the same
-//! run; ours are the variants of kernels that calibration chose. Times are medians of the turns, ratios medians of the
-//! turns' ratios.
+//! statically, with random weights where the file's are constant; those that `benches/more_models.py` makes are read from the folder
+//! that `ZBMD_MODELS` names. Everybody has loaded the model, is called on one thread, and takes turns in the same run; ours are the
+//! variants of kernels that calibration chose. Times are medians of the turns, ratios medians of the turns' ratios.
 //!
 //! `agrees` is the difference of our outputs from those of ONNX Runtime, relative to the largest; `floats` is that of
 //! ONNX Runtime's outputs from our floats, which is what quantising costs.
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use zbmd_backends::interpret::Interpreter;
 use zbmd_compiler::calibrate::CalibrateOptions;
 use zbmd_compiler::{CompileOptions, MachineChoice, calibrate_file, compile_file, read_npy};
-use zbmd_executor::{Engine, RunOptions};
+use zbmd_executor::{Caller, Engine};
 use zbmd_ir::Program;
 use zbmd_ir::verify::Verified;
 use zbmd_tests::figures::{load, median, median_ratio};
@@ -48,6 +48,7 @@ fn options() -> CompileOptions {
 /// The model with the variants of kernels that are quickest here.
 fn compiled(path: &Path) -> Result<Verified<Program>, String> {
     let how = CalibrateOptions {
+        block: Some(1),
         // What is remembered may be of kernels as they were before.
         fresh: true,
         ..CalibrateOptions::default()
@@ -67,45 +68,46 @@ fn processor_seconds() -> f64 {
     usage.tv_sec as f64 + usage.tv_nsec as f64 * 1e-9
 }
 
-/// Our model, ready to be run.
+/// Our model, ready to be called.
 struct Ours {
     program: Verified<Program>,
     inputs: BTreeMap<String, Vec<u8>>,
+    caller: Caller,
+    outputs: Vec<Vec<u8>>,
 }
 
 impl Ours {
     fn new(dir: &Path, name: &str) -> Option<Self> {
         let path = dir.join(format!("{name}.onnx"));
-        match compiled(&path) {
-            Ok(program) => Some(Self {
-                inputs: model_inputs(dir, name, &program.graph),
-                program,
-            }),
+        let program = match compiled(&path) {
+            Ok(program) => program,
             Err(message) => {
                 println!("{name}: {message}");
-                None
+                return None;
             }
-        }
+        };
+        let registry = zbmd_backends::standard_registry();
+        let engine = Engine::new(program.clone(), &registry).expect("known ops");
+        let caller = engine.caller().expect("one CPU device");
+        Some(Self {
+            inputs: model_inputs(dir, name, &program.graph),
+            program,
+            outputs: caller.outputs().map(|(_, bytes)| vec![0; bytes]).collect(),
+            caller,
+        })
     }
 
     /// Processor seconds of one of so many calls.
-    fn seconds(&self, calls: u64) -> f64 {
-        let registry = zbmd_backends::standard_registry();
-        let engine = Engine::new(self.program.clone(), &registry).expect("known ops");
-        let options = RunOptions {
-            sample_every: 0,
-            iterations: Some(calls),
-            ..RunOptions::default()
-        };
-        let mut session = engine.start(options).expect("memory and threads");
+    fn seconds(&mut self, calls: u64) -> f64 {
+        let sources = self.program.graph.sources();
+        let inputs: Vec<&[u8]> = sources
+            .map(|(_, source)| self.inputs[&source.name].as_slice())
+            .collect();
+        let mut outputs: Vec<&mut [u8]> = self.outputs.iter_mut().map(Vec::as_mut_slice).collect();
         let start = processor_seconds();
-        std::thread::scope(|scope| {
-            for (name, token) in &self.inputs {
-                let mut source = session.source(name).expect("a source");
-                scope.spawn(move || while source.push_bytes(token).is_ok() {});
-            }
-            session.join().expect("the run ends well");
-        });
+        for _ in 0..calls {
+            self.caller.call(&inputs, &mut outputs).expect("a call");
+        }
         (processor_seconds() - start) / calls as f64
     }
 
@@ -168,13 +170,13 @@ fn main() {
             println!("{name}: {}", String::from_utf8_lossy(&made.stderr));
             continue;
         }
-        let Some(floats) = Ours::new(&dir, &format!("{name}.f32")) else {
+        let Some(mut floats) = Ours::new(&dir, &format!("{name}.f32")) else {
             continue;
         };
         for form in ["qdq", "qop", "dynamic"] {
             let quantised = format!("{name}.{form}");
             if dir.join(format!("{quantised}.onnx")).exists() {
-                row(&dir, &quantised, &floats);
+                row(&dir, &quantised, &mut floats);
             }
         }
     }
@@ -182,8 +184,8 @@ fn main() {
 }
 
 /// Measures one quantised model, and prints its row.
-fn row(dir: &Path, name: &str, floats: &Ours) {
-    let Some(bytes) = Ours::new(dir, name) else {
+fn row(dir: &Path, name: &str, floats: &mut Ours) {
+    let Some(mut bytes) = Ours::new(dir, name) else {
         return;
     };
     let mut ort = start_rival("ort", dir, name);

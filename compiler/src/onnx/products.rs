@@ -284,7 +284,8 @@ fn repeated_operand(
     let root = graph.root(operand);
     let repetition = sole_producer(graph, root, &["Expand", "Tile"], uses)?;
     let once = input(graph, repetition, 0)?;
-    if uses.of(operand) != 1 || graph.values[once].ty.dtype != DType::F32 {
+    let is_computed = graph.data(once).is_none();
+    if uses.of(operand) != 1 || !is_computed || graph.values[once].ty.dtype != DType::F32 {
         return None;
     }
 

@@ -352,14 +352,27 @@ fn change_modes_at_random(
             .filter(|name| *name != present)
             .collect();
         let next = others[rng.usize(..others.len())];
-        let output = child_run::output(&["mode", &pid, next]);
-        let said = String::from_utf8_lossy(&output.stdout);
-        let problem = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{next}: {problem}");
+        let said = change_mode(&pid, next);
         let iteration = said.split_whitespace().nth(3).and_then(|n| n.parse().ok());
         entries.push((next.to_owned(), iteration.expect("an iteration")));
     }
     entries
+}
+
+/// What `zbmd-run mode` says. A worker may just be lost, without whose device the mode has no plan, and comes back.
+fn change_mode(pid: &str, mode: &str) -> String {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let begun = Instant::now();
+    loop {
+        let output = child_run::output(&["mode", pid, mode]);
+        if output.status.success() {
+            return String::from_utf8_lossy(&output.stdout).into_owned();
+        }
+        let problem = String::from_utf8_lossy(&output.stderr);
+        let may_come = problem.contains("has no plan without") && begun.elapsed() < LIMIT;
+        assert!(may_come, "{mode}: {problem}");
+        std::thread::sleep(CHANGE_EVERY);
+    }
 }
 
 fn a_whole_run_is_replayed_whole(folder: &Path, rng: &mut fastrand::Rng) {

@@ -18,17 +18,17 @@ const RESULT_ZERO: usize = 7;
 #[derive(Clone, Copy)]
 pub(super) struct Addition {
     is_signed: bool,
-    /// The zero points of what it is added to, and its own.
-    zeros: [i32; 2],
-    /// Their scales in units of the result's.
+    /// Its zero point.
+    zero: i32,
+    /// The scales of what it is added to, and its own, in units of the result's.
     factors: [f32; 2],
     bounds: Bounds,
 }
 
 /// Positions of the operands that say how a tensor is added.
 pub(super) struct AdditionOperands {
-    /// Scale and zero point of what it is added to, of the tensor, and of the result.
-    pub(super) left: [usize; 2],
+    /// Scale of what it is added to; scale and zero point of the tensor, and of the result.
+    pub(super) left_scale: usize,
     pub(super) right: [usize; 2],
     pub(super) result: [usize; 2],
     /// Parameters that bound the result.
@@ -38,7 +38,7 @@ pub(super) struct AdditionOperands {
 impl Addition {
     pub(super) fn of(cx: &Cx<'_>, operands: &AdditionOperands) -> Result<Self, OpError> {
         let AdditionOperands {
-            left,
+            left_scale,
             right,
             result,
             range,
@@ -47,9 +47,9 @@ impl Addition {
         let result_scale = scale(cx, result[0])?;
         Ok(Self {
             is_signed: dtype == DType::I8,
-            zeros: [zero_point(cx, left[1])?, zero_point(cx, right[1])?],
+            zero: zero_point(cx, right[1])?,
             factors: [
-                scale(cx, left[0])? / result_scale,
+                scale(cx, *left_scale)? / result_scale,
                 scale(cx, right[0])? / result_scale,
             ],
             bounds: ByteRange::named(cx, dtype, *range)?.bounds(zero_point(cx, result[1])?),
@@ -66,7 +66,7 @@ impl Addition {
         unsafe {
             LaneAddition {
                 is_signed: self.is_signed,
-                zeros: [L::same_ints(-self.zeros[0]), L::same_ints(-self.zeros[1])],
+                less_zero: L::same_ints(-self.zero),
                 factors: [
                     L::same_floats(self.factors[0]),
                     L::same_floats(self.factors[1]),
@@ -81,15 +81,15 @@ impl Addition {
 #[derive(Clone, Copy)]
 pub(super) struct LaneAddition<L: Lanes> {
     is_signed: bool,
-    /// Less than nothing: they are added.
-    zeros: [L::Ints; 2],
+    /// The zero point less than nothing: it is added.
+    less_zero: L::Ints,
     factors: [L::Floats; 2],
     limits: L::Limits,
 }
 
 impl<L: Lanes> LaneAddition<L> {
-    /// Writes the first `count` of sixteen sums, of which so many right ones can be read. The place of the result may be that
-    /// of the right ones.
+    /// Writes the first `count` of sixteen sums, of which so many right ones can be read. Left ones are less their zero point. The
+    /// place of the result may be that of the right ones.
     ///
     /// # Safety
     /// The processor has the lanes' instructions, and the bytes can be read and written.
@@ -101,8 +101,7 @@ impl<L: Lanes> LaneAddition<L> {
                 true => L::first_bytes::<true>(right, count),
                 false => L::first_bytes::<false>(right, count),
             };
-            let left = L::add_ints(left, self.zeros[0]);
-            let right = L::add_ints(right, self.zeros[1]);
+            let right = L::add_ints(right, self.less_zero);
             let sums = sum_of::<L>(left, right, self.factors);
             L::store_first_bytes(sums, self.limits, count, to);
         }

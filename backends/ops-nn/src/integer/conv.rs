@@ -111,7 +111,7 @@ fn addition(cx: &Cx<'_>, result: &TokenType) -> Result<Option<Addition>, OpError
         return Err(cx.refuse_type(ADDED, format!("the result is {result}")));
     }
     let operands = AdditionOperands {
-        left: [RESULT_SCALE, RESULT_ZERO],
+        left_scale: RESULT_SCALE,
         right: [ADDED_SCALE, ADDED_ZERO],
         result: [SUM_SCALE, SUM_ZERO],
         range: ["sum_min", "sum_max"],

@@ -33,19 +33,19 @@ impl Bounds {
     /// becomes the least byte.
     #[inline(always)]
     pub(super) fn byte(self, number: f32) -> u8 {
-        self.whole(number) as u8
+        (self.centred(number) + self.zero) as u8
     }
 
-    /// The same before it is a byte.
+    /// The same before the zero point is added.
     #[inline(always)]
-    fn whole(self, number: f32) -> i32 {
+    fn centred(self, number: f32) -> i32 {
         let number = if number > self.low { number } else { self.low };
         let number = if number < self.high {
             number
         } else {
             self.high
         };
-        number.round_ties_even() as i32 + self.zero
+        number.round_ties_even() as i32
     }
 }
 
@@ -151,8 +151,8 @@ pub(super) trait Lanes: Copy {
     unsafe fn divide(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     unsafe fn store_floats(floats: Self::Floats, to: *mut f32);
     unsafe fn limits(bounds: Bounds) -> Self::Limits;
-    /// [`Bounds::byte`] of each lane, before it is a byte: what [`Self::bytes`] would read of it.
-    unsafe fn wholes(floats: Self::Floats, limits: Self::Limits) -> Self::Ints;
+    /// [`Bounds::centred`] of each lane.
+    unsafe fn centred(floats: Self::Floats, limits: Self::Limits) -> Self::Ints;
     /// Writes [`Bounds::byte`] of each lane.
     unsafe fn store_bytes(floats: Self::Floats, limits: Self::Limits, to: *mut u8);
 
@@ -200,14 +200,14 @@ impl<L: Lanes> Requantising<L> {
         }
     }
 
-    /// The numbers that [`Self::store`] writes as bytes.
+    /// The numbers that [`Self::store`] writes as bytes, before the zero point is added.
     ///
     /// # Safety
     /// The processor has the lanes' instructions.
     #[inline(always)]
-    pub(super) unsafe fn wholes(self, totals: L::Ints) -> L::Ints {
+    pub(super) unsafe fn centred(self, totals: L::Ints) -> L::Ints {
         // SAFETY: the caller's promise.
-        unsafe { L::wholes(self.numbers(totals), self.limits) }
+        unsafe { L::centred(self.numbers(totals), self.limits) }
     }
 
     /// The sums with their biases, in units of the result's scale.
@@ -367,8 +367,8 @@ impl Lanes for Plain {
         bounds
     }
     #[inline(always)]
-    unsafe fn wholes(floats: Self::Floats, limits: Bounds) -> Self::Ints {
-        floats.map(|number| limits.whole(number))
+    unsafe fn centred(floats: Self::Floats, limits: Bounds) -> Self::Ints {
+        floats.map(|number| limits.centred(number))
     }
     #[inline(always)]
     unsafe fn store_bytes(floats: Self::Floats, limits: Bounds, to: *mut u8) {
@@ -427,17 +427,16 @@ mod x86 {
     }
 
     impl Limits512 {
-        /// [`Bounds::whole`] of each lane.
+        /// [`Bounds::centred`] of each lane.
         ///
         /// # Safety
         /// The processor has AVX-512.
         #[inline(always)]
-        unsafe fn wholes(self, floats: __m512) -> __m512i {
+        unsafe fn centred(self, floats: __m512) -> __m512i {
             // SAFETY: the caller's promise. A bound is the second operand: the instructions give it where the first is a NaN.
             unsafe {
                 let bounded = _mm512_min_ps(_mm512_max_ps(floats, self.low), self.high);
-                let rounded = _mm512_cvt_roundps_epi32::<NEAREST>(bounded);
-                _mm512_add_epi32(rounded, self.zero)
+                _mm512_cvt_roundps_epi32::<NEAREST>(bounded)
             }
         }
 
@@ -448,7 +447,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn bytes(self, floats: __m512) -> __m128i {
             // SAFETY: the caller's promise.
-            unsafe { _mm512_cvtepi32_epi8(self.wholes(floats)) }
+            unsafe { _mm512_cvtepi32_epi8(_mm512_add_epi32(self.centred(floats), self.zero)) }
         }
     }
 
@@ -541,7 +540,10 @@ mod x86 {
         unsafe fn first_bytes<const SIGNED: bool>(from: *const u8, count: usize) -> __m512i {
             // SAFETY: see above; bytes that are masked are not read.
             unsafe {
-                let bytes = _mm_maskz_loadu_epi8(first_lanes(count), from.cast());
+                let bytes = match count {
+                    LANES => _mm_loadu_si128(from.cast()),
+                    _ => _mm_maskz_loadu_epi8(first_lanes(count), from.cast()),
+                };
                 match SIGNED {
                     true => _mm512_cvtepi8_epi32(bytes),
                     false => _mm512_cvtepu8_epi32(bytes),
@@ -610,9 +612,9 @@ mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn wholes(floats: __m512, limits: Limits512) -> __m512i {
+        unsafe fn centred(floats: __m512, limits: Limits512) -> __m512i {
             // SAFETY: see above.
-            unsafe { limits.wholes(floats) }
+            unsafe { limits.centred(floats) }
         }
         #[inline(always)]
         unsafe fn store_bytes(floats: __m512, limits: Limits512, to: *mut u8) {
@@ -622,7 +624,13 @@ mod x86 {
         #[inline(always)]
         unsafe fn store_first_bytes(floats: __m512, limits: Limits512, count: usize, to: *mut u8) {
             // SAFETY: see above; bytes that are masked are not written.
-            unsafe { _mm_mask_storeu_epi8(to.cast(), first_lanes(count), limits.bytes(floats)) }
+            unsafe {
+                let bytes = limits.bytes(floats);
+                match count {
+                    LANES => _mm_storeu_si128(to.cast(), bytes),
+                    _ => _mm_mask_storeu_epi8(to.cast(), first_lanes(count), bytes),
+                }
+            }
         }
     }
 
@@ -726,12 +734,12 @@ mod x86 {
                 bounds
             }
             #[inline(always)]
-            unsafe fn wholes(floats: Self::Floats, limits: Bounds) -> Self::Ints {
+            unsafe fn centred(floats: Self::Floats, limits: Bounds) -> Self::Ints {
                 // SAFETY: see above.
                 unsafe {
                     [
-                        whole_eight(floats[0], limits),
-                        whole_eight(floats[1], limits),
+                        centred_eight(floats[0], limits),
+                        centred_eight(floats[1], limits),
                     ]
                 }
             }
@@ -743,18 +751,17 @@ mod x86 {
         };
     }
 
-    /// [`Bounds::whole`] of eight numbers.
+    /// [`Bounds::centred`] of eight numbers.
     ///
     /// # Safety
     /// The processor has AVX2.
     #[inline(always)]
-    unsafe fn whole_eight(floats: __m256, bounds: Bounds) -> __m256i {
+    unsafe fn centred_eight(floats: __m256, bounds: Bounds) -> __m256i {
         // SAFETY: the caller's promise. A bound is the second operand: the instructions give it where the first is a NaN.
         unsafe {
             let bounded = _mm256_max_ps(floats, _mm256_set1_ps(bounds.low));
             let bounded = _mm256_min_ps(bounded, _mm256_set1_ps(bounds.high));
-            let rounded = _mm256_cvtps_epi32(_mm256_round_ps::<NEAREST>(bounded));
-            _mm256_add_epi32(rounded, _mm256_set1_epi32(bounds.zero))
+            _mm256_cvtps_epi32(_mm256_round_ps::<NEAREST>(bounded))
         }
     }
 
@@ -768,9 +775,11 @@ mod x86 {
         unsafe {
             // The low byte is what is stored, also of a negative number.
             let low_byte = _mm256_set1_epi32(0xff);
+            let zero = _mm256_set1_epi32(bounds.zero);
             let mut shifted = [low_byte; 2];
             for half in 0..2 {
-                shifted[half] = _mm256_and_si256(whole_eight(floats[half], bounds), low_byte);
+                let whole = _mm256_add_epi32(centred_eight(floats[half], bounds), zero);
+                shifted[half] = _mm256_and_si256(whole, low_byte);
             }
             // Packing works within lanes of 128 bits: the middle quarters change places afterwards.
             let words = _mm256_packus_epi32(shifted[0], shifted[1]);

@@ -562,7 +562,7 @@ unsafe fn store_bytes<L: Lanes, const R: usize, const P: usize>(
                 let addition = addition.in_lanes::<L>();
                 let added = added.add(place);
                 unrolled!(r in R, {
-                    let left = requantising.wholes(L::totals(sums[r][v]));
+                    let left = requantising.centred(L::totals(sums[r][v]));
                     addition.store(left, added.add(r * filters), width, to.add(r * filters));
                 });
             } else {
@@ -651,7 +651,7 @@ unsafe fn store_panel<L: Lanes>(
                     requantising,
                     sum: Some((addition, added)),
                 } => {
-                    let left = requantising.wholes(totals);
+                    let left = requantising.centred(totals);
                     addition.store(left, added.add(place), width, to.add(place));
                 }
                 Finish::Ints { to, biases } => {
