@@ -3,47 +3,29 @@
 
 use zbmd_ir::{Actor, DType, InPlace, TokenType};
 
+use crate::aligned::AlignedVec;
 use crate::kernel::{CallShape, Io, Kernel, KernelFault, RawPort, Scratch};
 
-/// Memory aligned as in an arena.
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
+/// Memory of a port.
 struct Memory {
-    lines: Vec<Line>,
-    bytes: usize,
+    bytes: AlignedVec<u8>,
     dtype: DType,
 }
 
 impl Memory {
     fn new(token: &TokenType, tokens: u64) -> Self {
         let bytes = usize::try_from(token.bytes().saturating_mul(tokens)).unwrap_or(usize::MAX);
-        Self::zeroed(bytes, token.dtype)
-    }
-
-    fn zeroed(bytes: usize, dtype: DType) -> Self {
         Self {
-            lines: vec![Line([0; 64]); bytes.div_ceil(64)],
-            bytes,
-            dtype,
+            bytes: AlignedVec::zeroed(bytes),
+            dtype: token.dtype,
         }
     }
 
-    fn as_slice(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.lines)[..self.bytes]
-    }
-
-    fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.bytes]
-    }
-
     fn port(&mut self) -> RawPort {
-        let (bytes, dtype) = (self.bytes, self.dtype);
         RawPort {
-            ptr: self.lines.as_mut_ptr().cast(),
-            bytes,
-            dtype,
+            ptr: self.bytes.as_mut_ptr(),
+            bytes: self.bytes.len(),
+            dtype: self.dtype,
         }
     }
 }
@@ -56,7 +38,7 @@ pub struct Call {
     inputs: Vec<Memory>,
     outputs: Vec<Memory>,
     states: Vec<Memory>,
-    scratch: Memory,
+    scratch: AlignedVec<u8>,
     ports: Vec<RawPort>,
 }
 
@@ -83,24 +65,24 @@ impl Call {
             inputs: inputs.collect(),
             outputs: outputs.collect(),
             states: states.map(|p| Memory::new(&p.token, 1)).collect(),
-            scratch: Memory::zeroed(scratch_bytes, DType::U8),
+            scratch: AlignedVec::zeroed(scratch_bytes),
             ports: Vec::new(),
         }
     }
 
     /// All windows of an input: `(firings − 1)·rate + window` tokens.
     pub fn input(&mut self, index: usize) -> &mut [u8] {
-        self.inputs[index].as_mut_slice()
+        &mut self.inputs[index].bytes
     }
 
     /// What the last run wrote: `firings·rate` tokens.
     pub fn output(&self, index: usize) -> &[u8] {
-        self.outputs[index].as_slice()
+        &self.outputs[index].bytes
     }
 
     /// A state: before a run the token that it starts from, afterwards the one it ended with.
     pub fn state(&mut self, index: usize) -> &mut [u8] {
-        self.states[index].as_mut_slice()
+        &mut self.states[index].bytes
     }
 
     /// Fires. Allocates only the first time.
@@ -124,34 +106,29 @@ impl Call {
         let at = |pair: &InPlace| pair.at_bytes as usize;
         let (ins, outs) = pairs.iter().partition::<Vec<&InPlace>, _>(|pair| {
             let (i, o) = ports(pair);
-            self.inputs[i].bytes <= self.outputs[o].bytes
+            self.inputs[i].bytes.len() <= self.outputs[o].bytes.len()
         });
         for pair in &ins {
             let (i, o) = ports(pair);
-            let from = &self.inputs[i];
-            let to = &mut self.outputs[o];
-            to.as_mut_slice()[at(pair)..][..from.bytes].copy_from_slice(from.as_slice());
+            let from = &self.inputs[i].bytes;
+            self.outputs[o].bytes[at(pair)..][..from.len()].copy_from_slice(from);
         }
 
         // An input larger than its output is overwritten by the kernel, and restored for the next run.
         let kept: Vec<Vec<u8>> = outs
             .iter()
-            .map(|pair| self.inputs[ports(pair).0].as_slice().to_vec())
+            .map(|pair| self.inputs[ports(pair).0].bytes.to_vec())
             .collect();
         let result = self.fire(kernel, pairs);
 
         for pair in &outs {
             let (i, o) = ports(pair);
-            let from = &self.inputs[i];
-            let to = &mut self.outputs[o];
-            let bytes = to.bytes;
-            to.as_mut_slice()
-                .copy_from_slice(&from.as_slice()[at(pair)..][..bytes]);
+            let to = &mut self.outputs[o].bytes;
+            let from = &self.inputs[i].bytes[at(pair)..][..to.len()];
+            to.copy_from_slice(from);
         }
         for (pair, kept) in outs.iter().zip(kept) {
-            self.inputs[ports(pair).0]
-                .as_mut_slice()
-                .copy_from_slice(&kept);
+            self.inputs[ports(pair).0].bytes.copy_from_slice(&kept);
         }
         result
     }
@@ -185,7 +162,7 @@ impl Call {
             );
             self.ports[part].ptr = ptr.wrapping_add(at);
         }
-        let scratch = Scratch(self.scratch.lines.as_mut_ptr().cast(), self.scratch.bytes);
+        let scratch = Scratch(self.scratch.as_mut_ptr(), self.scratch.len());
         // SAFETY: every port is a vector of its own, initialised, aligned to 64 bytes, at least as long as `bytes`
         // and, `self` being borrowed mutably, reachable in no other way until the kernel returns, but for parts of
         // others, which the shape announces.

@@ -1,11 +1,12 @@
 //! What an op is: [`Op`], and what it becomes for given parameters and input types, [`ResolvedOp`]. A [`Registry`] finds
 //! ops by name, and [`Registry::resolving_once`] remembers what it resolved. What all ops share:
 //! the parameters' readers ([`args`]), types of ports ([`types`]), and what CPU kernels are made of ([`kernel`],
-//! [`simd`], [`math`], [`team`]). Knows no op but [`custom`].
+//! [`simd`], [`math`], [`team`], [`aligned`]). Knows no op but [`custom`].
 //!
 //! [`Op::resolve`] parses the parameters of an actor, once; ports, cost and kernels are questions to the [`ResolvedOp`]
 //! that it returns.
 
+pub mod aligned;
 pub mod args;
 pub mod burst;
 pub mod call;

@@ -1,59 +1,45 @@
-//! Floats that begin with a line of the cache: a vector of sixteen that lay in two of them would be read at half the speed.
+//! Packed weights, which begin with a line of the cache.
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Pod;
+use bytes::Bytes;
+use zbmd_op::aligned::{AlignedVec, is_aligned};
 
-const LINE: usize = 16;
+pub(crate) type AlignedFloats = AlignedVec<f32>;
 
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Line([f32; LINE]);
-
-pub(crate) struct AlignedFloats {
-    lines: Vec<Line>,
-    len: usize,
+/// Elements that begin with a line of the cache: made here, or where a bundle has them.
+pub(crate) enum Packed<T> {
+    Made(AlignedVec<T>),
+    Kept(Bytes),
 }
 
-impl AlignedFloats {
-    pub(crate) fn zeros(len: usize) -> Self {
-        Self {
-            lines: vec![Line([0.0; LINE]); len.div_ceil(LINE)],
-            len,
+/// None: enough to ask a kernel what memory it needs.
+impl<T: Pod> Default for Packed<T> {
+    fn default() -> Self {
+        Self::Made(AlignedVec::zeroed(0))
+    }
+}
+
+/// What a bundle has, whose bytes may begin at any address: they are read in place where they begin with a line, and else copied. The
+/// bytes are whole elements.
+impl<T: Pod> From<Bytes> for Packed<T> {
+    fn from(kept: Bytes) -> Self {
+        if is_aligned(&kept) {
+            return Self::Kept(kept);
         }
-    }
-
-    /// Whether bytes are floats that begin with a line.
-    pub(crate) fn are(bytes: &[u8]) -> bool {
-        bytes.as_ptr().addr().is_multiple_of(align_of::<Line>())
-            && bytes.len().is_multiple_of(size_of::<f32>())
+        let mut copy = AlignedVec::<T>::zeroed(kept.len() / size_of::<T>());
+        bytemuck::cast_slice_mut(&mut copy).copy_from_slice(&kept);
+        Self::Made(copy)
     }
 }
 
-impl From<&[f32]> for AlignedFloats {
-    fn from(floats: &[f32]) -> Self {
-        let mut aligned = Self::zeros(floats.len());
-        aligned.copy_from_slice(floats);
-        aligned
-    }
-}
+impl<T: Pod> std::ops::Deref for Packed<T> {
+    type Target = [T];
 
-impl std::ops::Deref for AlignedFloats {
-    type Target = [f32];
-
-    fn deref(&self) -> &[f32] {
-        &bytemuck::cast_slice(&self.lines)[..self.len]
-    }
-}
-
-impl std::ops::DerefMut for AlignedFloats {
-    fn deref_mut(&mut self) -> &mut [f32] {
-        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
-    }
-}
-
-/// The floats as the bytes that they are.
-impl AsRef<[u8]> for AlignedFloats {
-    fn as_ref(&self) -> &[u8] {
-        bytemuck::cast_slice(self)
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Made(elements) => elements,
+            Self::Kept(bytes) => bytemuck::cast_slice(bytes),
+        }
     }
 }
 
@@ -62,15 +48,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats_begin_with_a_line_whatever_they_were_copied_from() {
-        let floats: Vec<f32> = (0..100).map(|n| n as f32).collect();
-        for (start, end) in [(0, 0), (1, 2), (3, 50), (7, 100)] {
-            let aligned = AlignedFloats::from(&floats[start..end]);
-            assert!(AlignedFloats::are(aligned.as_ref()));
-            assert_eq!(*aligned, floats[start..end]);
+    fn what_does_not_begin_with_a_line_is_copied() {
+        let floats: Vec<f32> = (0..40).map(|n| n as f32).collect();
+        let aligned = AlignedVec::from(&floats[..]);
+        let bytes = Bytes::copy_from_slice(aligned.as_ref());
+        for skipped in [0, 1, 16] {
+            let packed = Packed::<f32>::from(bytes.slice(4 * skipped..));
+            assert_eq!(packed[..], floats[skipped..]);
+            assert!(is_aligned(bytemuck::cast_slice(&packed)));
         }
-        let aligned = AlignedFloats::zeros(32);
-        assert!(!AlignedFloats::are(&aligned.as_ref()[4..]));
-        assert!(!AlignedFloats::are(&aligned.as_ref()[..5]));
+
+        let owned = Bytes::from_owner(aligned);
+        assert!(matches!(Packed::<f32>::from(owned), Packed::Kept(_)));
     }
 }

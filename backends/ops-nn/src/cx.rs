@@ -19,7 +19,7 @@ use super::gpu::{Gpu, GpuKernels, Lowered, Moves};
 use super::num::Float;
 use super::operands::to_i64;
 pub(crate) use super::operands::{
-    Operand, constant_f32, dims, floats_of, index_at, operand_of, token, volume,
+    Operand, constant_f32, dims, index_at, operand_of, token, volume,
 };
 use zbmd_op::args::{Args, input_error};
 use zbmd_op::entry::{in_port, out_port};

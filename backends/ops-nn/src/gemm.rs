@@ -8,8 +8,8 @@
 
 use bytes::Bytes;
 
-use super::aligned::AlignedFloats;
-use super::cx::{Cx, floats_of};
+use super::aligned::{AlignedFloats, Packed};
+use super::cx::Cx;
 use super::num::Float;
 use super::turn::{SIDE, turn};
 use super::vector::{Vector, Wide, run_wide};
@@ -269,18 +269,8 @@ impl Loop for TurnedPanel<'_> {
     }
 }
 
-/// Packed weights: made with the kernel, or where a bundle has them ready.
-pub(crate) enum Weights {
-    Made(AlignedFloats),
-    Kept(Bytes),
-}
-
-/// None: enough to ask a kernel what memory it needs.
-impl Default for Weights {
-    fn default() -> Self {
-        Self::Made(AlignedFloats::zeros(0))
-    }
-}
+/// The packed right matrix of a product.
+pub(crate) type Weights = Packed<f32>;
 
 impl Weights {
     /// `len` floats: those that were kept, if they are as many, or what `make` gives.
@@ -301,24 +291,7 @@ impl Weights {
                 format!("there must be {expected_bytes}"),
             ));
         }
-
-        // A bundle's bytes may begin at any address: only aligned ones are read in place.
-        Ok(match AlignedFloats::are(&kept) {
-            true => Self::Kept(kept),
-            false => Self::Made(AlignedFloats::from(&floats_of(&kept)[..])),
-        })
-    }
-}
-
-impl std::ops::Deref for Weights {
-    type Target = [f32];
-
-    fn deref(&self) -> &[f32] {
-        match self {
-            Self::Made(floats) => floats,
-            // Aligned, as was seen when it was made.
-            Self::Kept(bytes) => bytemuck::cast_slice(bytes),
-        }
+        Ok(Self::from(kept))
     }
 }
 

@@ -242,7 +242,7 @@ fn packs_right(plan: Plan, right: Operand, layout: MatrixLayout, scale: f32) -> 
 /// A constant right matrix in panels.
 pub(super) fn packed_right(right: &Operand, layout: MatrixLayout, scale: f32) -> AlignedFloats {
     let matrix = constant_f32(right).unwrap_or_default();
-    let mut packed = AlignedFloats::zeros(layout.packed_len());
+    let mut packed = AlignedFloats::zeroed(layout.packed_len());
     pack(&matrix, layout, &mut packed);
     if scale != 1.0 {
         packed.iter_mut().for_each(|weight| *weight *= scale);

@@ -36,7 +36,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, spec: &RecurrentSpec) -> Planned {
         };
         let constants = (constant_f32(&input_weights), constant_f32(&state_weights));
         if let (Some(input_matrix), Some(state_matrix)) = constants {
-            let mut packed = AlignedFloats::zeros(body.packed_len());
+            let mut packed = AlignedFloats::zeroed(body.packed_len());
             body.pack(&input_matrix, &state_matrix, &mut packed);
             body.matrices = Matrices::Packed(packed);
         }

@@ -1,28 +1,12 @@
 //! Weights in the order in which the kernels read them.
-#![expect(
-    unsafe_code,
-    reason = "lines of the cache are read as the bytes that they are"
-)]
 
 use bytes::Bytes;
 
+use super::super::aligned::Packed;
 use super::super::cx::Cx;
 use super::lanes::{LANES, LINE, QUAD};
 use zbmd_op::OpError;
-
-/// A quad of weights for each of sixteen filters, in one line of the cache.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct WeightLine([i8; LINE]);
-
-impl WeightLine {
-    /// A line of so many bytes.
-    fn of(bytes: &[u8]) -> Self {
-        let mut line = [0; LINE];
-        line.copy_from_slice(bytemuck::cast_slice(bytes));
-        Self(line)
-    }
-}
+use zbmd_op::aligned::AlignedVec;
 
 /// How filters are grouped, and what each of them looks at.
 #[derive(Clone, Copy, Debug)]
@@ -91,20 +75,13 @@ fn parts_of(weight: i16) -> impl Iterator<Item = i8> {
     })
 }
 
-/// Lines of weights.
-enum Lines {
-    Made(Vec<WeightLine>),
-    /// As the bundle has them, and beginning with a line of the cache.
-    Kept(Bytes),
-}
-
 /// Packed weights.
 pub(super) struct PackedWeights {
     pub(super) sizes: FilterSizes,
     /// How often windows are gone through: more than once where weights do not fit into i8.
     pub(super) passes: usize,
-    /// By panel, pass, run and quad.
-    lines: Lines,
+    /// By panel, pass, run and quad: lines with a quad for each of sixteen filters.
+    weights: Packed<i8>,
     /// The sum of each filter's weights, by panel and lane.
     sums: Vec<i32>,
 }
@@ -128,7 +105,7 @@ impl PackedWeights {
             .unwrap_or(1);
 
         let panel_lines = passes * sizes.runs * sizes.run_lines();
-        let mut lines = vec![WeightLine([0; LINE]); sizes.panels() * panel_lines];
+        let mut weights = AlignedVec::zeroed(sizes.panels() * panel_lines * LINE);
         let mut sums = vec![0_i32; sizes.panels() * LANES];
         for (i, &weight) in all.iter().enumerate() {
             let element = i % sizes.run_length;
@@ -139,13 +116,13 @@ impl PackedWeights {
             for (pass, part) in parts_of(weight).enumerate() {
                 let own_run = (place / LANES * passes + pass) * sizes.runs + run;
                 let line = own_run * sizes.run_lines() + element / QUAD;
-                lines[line].0[place % LANES * QUAD + element % QUAD] = part;
+                weights[line * LINE + place % LANES * QUAD + element % QUAD] = part;
             }
         }
         Self {
             sizes,
             passes,
-            lines: Lines::Made(lines),
+            weights: Packed::Made(weights),
             sums,
         }
     }
@@ -174,19 +151,10 @@ impl PackedWeights {
             }
         }
 
-        // Vectors that lie across two lines of the cache are read at half the speed.
-        let is_aligned = (kept.as_ptr() as usize).is_multiple_of(align_of::<WeightLine>());
-        let lines = match is_aligned {
-            true => Lines::Kept(kept),
-            false => {
-                let lines = kept.chunks_exact(LINE);
-                Lines::Made(lines.map(WeightLine::of).collect())
-            }
-        };
         Ok(Self {
             sizes,
             passes,
-            lines,
+            weights: Packed::from(kept),
             sums,
         })
     }
@@ -198,14 +166,7 @@ impl PackedWeights {
 
     /// The weights as bytes.
     pub(super) fn bytes(&self) -> &[i8] {
-        match &self.lines {
-            Lines::Made(lines) => {
-                let length = lines.len() * LINE;
-                // SAFETY: a line is that many bytes, without padding between them.
-                unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), length) }
-            }
-            Lines::Kept(bytes) => bytemuck::cast_slice(bytes),
-        }
+        &self.weights
     }
 
     /// Filters with those that fill up panels.

@@ -38,7 +38,7 @@ impl Depthwise {
         let channels = image.channels;
         let kernel_elements = window.kernel[1] * window.kernel[2];
         // ONNX has them by channel, then tap: turned over, so that lanes run along channels.
-        let mut taps = AlignedFloats::zeros(weights.len());
+        let mut taps = AlignedFloats::zeroed(weights.len());
         for (i, weight) in weights.iter().enumerate() {
             let channel = i / kernel_elements;
             taps[i % kernel_elements * channels + channel] = *weight;

@@ -56,7 +56,7 @@ impl FilterLayout {
 pub(super) fn packed_filters(weights: &[f32], layout: FilterLayout) -> AlignedFloats {
     let filter_len = layout.filter_len();
     let kernel_elements = layout.kernel[0] * layout.kernel[1];
-    let mut packed = AlignedFloats::zeros(layout.packed_len());
+    let mut packed = AlignedFloats::zeroed(layout.packed_len());
 
     // Each group begins with a panel of its own, so that no panel mixes the channels of two.
     let group_weights = weights.chunks_exact((layout.group_filters * filter_len).max(1));

@@ -85,7 +85,7 @@ fn place_len(layout: &FilterLayout) -> usize {
 
 /// The filters, [filters, channels, height, width], at the 36 places, each a packed matrix of channels by filters.
 pub(super) fn transformed_filters(weights: &[f32], layout: &FilterLayout) -> AlignedFloats {
-    let mut packed = AlignedFloats::zeros(packed_len(layout));
+    let mut packed = AlignedFloats::zeroed(packed_len(layout));
     simd::dispatch(FilterTransform {
         weights,
         layout,
