@@ -13,13 +13,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use zbmd_backends::interpret::Interpreter;
-use zbmd_compiler::calibrate::CalibrateOptions;
-use zbmd_compiler::{MachineChoice, calibrate_file, compile_file};
 use zbmd_executor::{Caller, Engine, RunOptions};
 use zbmd_ir::DType;
 use zbmd_tests::figures::{load, median, text};
 use zbmd_tests::onnx::{
-    call_options, model_inputs, network_files, one_device, relative_error, start_engine, to_f64,
+    calibrated, call_options, model_inputs, network_files, one_device, relative_error,
+    start_engine, to_f64,
 };
 use zbmd_tests::rival_process::RivalProcess;
 
@@ -51,7 +50,7 @@ fn main() {
 
 fn print_row(path: &Path, name: &str, threads: usize) {
     let folder = path.parent().expect("a file in a folder");
-    let engine = calibrated(path, name, threads);
+    let engine = calibrated_engine(path, name, threads);
     let program = engine.program();
     let tokens = model_inputs(folder, name, &program.graph);
     let inputs: Vec<&[u8]> = program
@@ -107,18 +106,9 @@ fn print_row(path: &Path, name: &str, threads: usize) {
 }
 
 /// The model for one CPU device of so many cores, with costs and variants as measured now.
-fn calibrated(path: &Path, name: &str, cores: usize) -> Engine {
-    let mut options = call_options(name, one_device(cores));
-    let how = CalibrateOptions {
-        block: Some(1),
-        // What is remembered may be of kernels as they were before.
-        fresh: true,
-        ..CalibrateOptions::default()
-    };
-    let found = calibrate_file(path, &options, &how, &mut |_| {}).expect("it is measured");
-    options.machine = MachineChoice::Measured(found.machine, found.costs);
-    let compiled = compile_file(path, &options).expect("it compiles");
-    Engine::new(compiled.program, &zbmd_backends::standard_registry()).expect("known ops")
+fn calibrated_engine(path: &Path, name: &str, cores: usize) -> Engine {
+    let program = calibrated(path, call_options(name, one_device(cores))).expect("it compiles");
+    Engine::new(program, &zbmd_backends::standard_registry()).expect("known ops")
 }
 
 /// Memory for what a call gives.

@@ -20,7 +20,7 @@ use zbmd_backends::op::Registry;
 use zbmd_backends::replay::{Peers, Stopped, Transport};
 use zbmd_compiler::GraphBuilder;
 use zbmd_ir::{Actor, DType, DeviceId, PlanId, Program, RingId, TiVec, TokenType};
-use zbmd_tests::gpu::{Idle, Player, Shares, chain, chain_in, tokens};
+use zbmd_tests::gpu::{Idle, Player, Shares, chain, chain_in, gpu_calendar, tokens};
 use zbmd_tests::run::random_inputs;
 
 /// Rounds, in each of which everything is measured once.
@@ -88,11 +88,7 @@ fn programmatic(registry: &Registry) {
         let plan = &program.plans[PlanId(0)];
         let none = program.graph.channels.iter().map(|_| vec![]).collect();
         let mut player = Player::new(&program, plan, DeviceId(1), &none, false);
-        let calendar = plan
-            .calendars
-            .iter()
-            .find(|c| c.device == DeviceId(1))
-            .expect("a calendar");
+        let calendar = gpu_calendar(plan);
         let (exchange, kept) = (player.exchange(), &mut Kept::default());
         let mut replays = devices.each_ref().map(|device| {
             device
@@ -121,11 +117,7 @@ fn measure(device: &Device, registry: &Registry, program: &Program, slots: u32) 
     let inputs = random_inputs(program, plan.block, 1);
     let (tokens, _) = tokens(program, registry, &inputs, plan.block);
     let mut player = Player::new(program, plan, DeviceId(1), &tokens, false);
-    let calendar = plan
-        .calendars
-        .iter()
-        .find(|c| c.device == DeviceId(1))
-        .expect("a calendar");
+    let calendar = gpu_calendar(plan);
     let exchange = player.exchange();
     let mut replay = device
         .replay(
@@ -241,11 +233,7 @@ fn round_trips(
     rounds: usize,
 ) -> [(Transport, Duration); 3] {
     let plan = &program.plans[PlanId(0)];
-    let calendar = plan
-        .calendars
-        .iter()
-        .find(|c| c.device == DeviceId(1))
-        .expect("a calendar");
+    let calendar = gpu_calendar(plan);
     let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
     let ring = |ends: fn(&zbmd_ir::Ring) -> bool| {
         let mut rings = plan.rings.iter_enumerated().filter(|(_, ring)| ends(ring));

@@ -14,13 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use zbmd_backends::interpret::Interpreter;
-use zbmd_compiler::calibrate::CalibrateOptions;
-use zbmd_compiler::{CompileOptions, MachineChoice, calibrate_file, compile_file, read_npy};
+use zbmd_compiler::{CompileOptions, read_npy};
 use zbmd_executor::{Caller, Engine};
 use zbmd_ir::Program;
 use zbmd_ir::verify::Verified;
 use zbmd_tests::figures::{load, median, median_ratio};
-use zbmd_tests::onnx::{model_inputs, network_files, one_device, relative_error, to_f64};
+use zbmd_tests::onnx::{
+    calibrated, model_inputs, network_files, one_device, relative_error, to_f64,
+};
 use zbmd_tests::rival_process::RivalProcess;
 
 const MODELS: [&str; 7] = [
@@ -45,23 +46,6 @@ fn options() -> CompileOptions {
     }
 }
 
-/// The model with the variants of kernels that are quickest here.
-fn compiled(path: &Path) -> Result<Verified<Program>, String> {
-    let how = CalibrateOptions {
-        block: Some(1),
-        // What is remembered may be of kernels as they were before.
-        fresh: true,
-        ..CalibrateOptions::default()
-    };
-    let found = calibrate_file(path, &options(), &how, &mut |_| {}).map_err(|e| e.to_string())?;
-    let options = CompileOptions {
-        machine: MachineChoice::Measured(found.machine, found.costs),
-        ..options()
-    };
-    let compiled = compile_file(path, &options).map_err(|e| e.to_string())?;
-    Ok(compiled.program)
-}
-
 /// Processor time of this process so far, in seconds.
 fn processor_seconds() -> f64 {
     let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -79,7 +63,7 @@ struct Ours {
 impl Ours {
     fn new(dir: &Path, name: &str) -> Option<Self> {
         let path = dir.join(format!("{name}.onnx"));
-        let program = match compiled(&path) {
+        let program = match calibrated(&path, options()) {
             Ok(program) => program,
             Err(message) => {
                 println!("{name}: {message}");

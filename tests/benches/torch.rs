@@ -30,7 +30,7 @@ use zbmd_ir::{
 };
 use zbmd_tests::data;
 use zbmd_tests::figures::{median, text};
-use zbmd_tests::gpu::{Idle, Player, with};
+use zbmd_tests::gpu::{Idle, Player, gpu_calendar, with};
 use zbmd_tests::rival_process::RivalProcess;
 
 const GPU: DeviceId = DeviceId(1);
@@ -397,11 +397,7 @@ impl<'p> Running<'p> {
     fn new(device: &Device, program: &'p Program, none: &'p Tokens) -> Self {
         let plan = &program.plans[PlanId(0)];
         let mut player = Player::new(program, plan, GPU, none, false);
-        let calendar = plan
-            .calendars
-            .iter()
-            .find(|c| c.device == GPU)
-            .expect("a calendar");
+        let calendar = gpu_calendar(plan);
         let (exchange, kept) = (player.exchange(), &mut Kept::default());
         let replay = device.replay(
             &zbmd_backends::standard_registry(),

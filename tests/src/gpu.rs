@@ -29,6 +29,17 @@ use crate::run::{Streams, compile, random_inputs};
 /// The GPU of [`machine`].
 const GPU: DeviceId = DeviceId(1);
 
+/// The calendar of the GPU of [`machine`].
+///
+/// # Panics
+/// If the plan gives it none.
+pub fn gpu_calendar(plan: &Plan) -> &Calendar {
+    let mut calendars = plan.calendars.iter();
+    calendars
+        .find(|calendar| calendar.device == GPU)
+        .expect("a calendar")
+}
+
 /// Whether `ZBMD_REQUIRE` names a backend, whose devices must be there then.
 pub fn required(backend: &str) -> bool {
     std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == backend))
@@ -393,11 +404,7 @@ pub fn played(
     make: impl FnOnce(&Plan, &Calendar, &Exchange) -> Box<dyn Replay>,
 ) -> Box<dyn Replay> {
     let plan = &program.plans[PlanId(0)];
-    let calendar = plan
-        .calendars
-        .iter()
-        .find(|c| c.device == GPU)
-        .expect("a calendar");
+    let calendar = gpu_calendar(plan);
     let inputs = tame_inputs(program, blocks * plan.block);
     let after = |blocks: u64| tokens(program, registry, &inputs, blocks * plan.block);
     let (tokens, want) = after(blocks);

@@ -9,9 +9,14 @@ use rten_onnx::onnx::{DataType, TensorProto};
 use rten_onnx::protobuf::{DecodeMessage, ValueReader};
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
+use zbmd_compiler::calibrate::CalibrateOptions;
 use zbmd_compiler::onnx::{OnnxError, SetValue, check_onnx_bytes};
-use zbmd_compiler::{CompileOptions, MachineChoice, graph_of_onnx, read_npy};
-use zbmd_ir::{Actor, BlobId, DType, Graph, TiVec, TokenType};
+use zbmd_compiler::{
+    CompileOptions, Diagnostics, MachineChoice, calibrate_file, compile_file, graph_of_onnx,
+    read_npy,
+};
+use zbmd_ir::verify::Verified;
+use zbmd_ir::{Actor, BlobId, DType, Graph, Program, TiVec, TokenType};
 
 use crate::data;
 use crate::rival_process::RivalProcess;
@@ -104,6 +109,25 @@ pub fn call_options(name: &str, machine: MachineChoice) -> CompileOptions {
         options.onnx.set = [("sr".to_owned(), SetValue::Numbers(vec![16_000.0]))].into();
     }
     options
+}
+
+/// A model compiled for calls: with costs and variants of kernels as measured now. The options name a machine of this computer.
+///
+/// # Errors
+/// What the compiler says.
+pub fn calibrated(path: &Path, options: CompileOptions) -> Result<Verified<Program>, Diagnostics> {
+    let how = CalibrateOptions {
+        block: options.block,
+        // What is remembered may be of kernels as they were before.
+        fresh: true,
+        ..CalibrateOptions::default()
+    };
+    let found = calibrate_file(path, &options, &how, &mut |_| {})?;
+    let options = CompileOptions {
+        machine: MachineChoice::Measured(found.machine, found.costs),
+        ..options
+    };
+    Ok(compile_file(path, &options)?.program)
 }
 
 /// A tensor with its name.

@@ -36,13 +36,20 @@ pub fn graph_file(relative: &str) -> PathBuf {
 /// # Panics
 /// With the diagnostics, where the model does not compile, or compiles with warnings.
 pub fn compile(model: &str, devices: usize, registry: &Registry) -> Compiled {
-    let machine = MachineChoice::Uniform(devices);
     let options = CompileOptions {
         registry: registry.clone(),
-        machine,
+        machine: MachineChoice::Uniform(devices),
         ..CompileOptions::default()
     };
-    match compile_file(graph_file(model), &options) {
+    compile_with(model, &options)
+}
+
+/// The same with other options.
+///
+/// # Panics
+/// As [`compile`].
+pub fn compile_with(model: &str, options: &CompileOptions) -> Compiled {
+    match compile_file(graph_file(model), options) {
         Ok(compiled) => {
             let warnings = compiled.warnings.to_string();
             assert!(warnings.is_empty(), "{model}: {warnings}");

@@ -18,7 +18,8 @@ use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{DeviceId, KernelCode, Plan, PlanId, Program, RingId, State};
 use zbmd_scheduler::Block;
 use zbmd_tests::gpu::{
-    Idle, Player, Shares, beside, chain, place, place_model, required, to_and_fro, with,
+    Idle, Player, Shares, beside, chain, gpu_calendar, place, place_model, required, to_and_fro,
+    with,
 };
 use zbmd_tests::models;
 use zbmd_tests::sample::cases;
@@ -89,11 +90,7 @@ fn keeping(
     player: &mut Player<'_>,
     kept: &mut Kept,
 ) -> Result<Replay, ReplayError> {
-    let calendar = plan
-        .calendars
-        .iter()
-        .find(|c| c.device == GPU)
-        .expect("a calendar");
+    let calendar = gpu_calendar(plan);
     let request = ReplayRequest {
         kernels: registry,
         program,

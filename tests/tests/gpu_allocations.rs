@@ -9,7 +9,7 @@ use zbmd_backends::gpu::{Device, Kept};
 use zbmd_backends::{cuda, vulkan};
 use zbmd_ir::{DeviceId, PlanId, Program};
 use zbmd_tests::gates::placed;
-use zbmd_tests::gpu::{Idle, Player, Shares, chain, open, required, tokens};
+use zbmd_tests::gpu::{Idle, Player, Shares, chain, gpu_calendar, open, required, tokens};
 use zbmd_tests::run::random_inputs;
 
 struct Counting;
@@ -61,11 +61,7 @@ fn allocations_of(program: &Program, device: &Device, shares: Shares) -> u64 {
     );
     let mut player = Player::new(program, plan, DeviceId(1), &tokens, false).sharing(shares);
     player.be_idle();
-    let calendar = plan
-        .calendars
-        .iter()
-        .find(|c| c.device == DeviceId(1))
-        .expect("a calendar");
+    let calendar = gpu_calendar(plan);
     let (exchange, kept) = (player.exchange(), &mut Kept::default());
     let replay = device.replay(&registry, program, plan, calendar, &exchange, kept);
     let mut replay = replay.expect("a replay");

@@ -15,7 +15,7 @@ use zbmd_compiler::{
 use zbmd_executor::{Engine, EngineError, Isolation};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{BlobId, DeviceId, Graph, Machine, PlanId, Program, Role, TiVec, bundle};
-use zbmd_tests::gpu::{distance, open, required, tame_inputs, with};
+use zbmd_tests::gpu::{distance, gpu_calendar, open, required, tame_inputs, with};
 use zbmd_tests::harness::{self, Test};
 use zbmd_tests::losses::options;
 use zbmd_tests::run::{Streams, drive, interpret_program};
@@ -206,11 +206,7 @@ fn library() {
     let program = through_a_file(&made);
     assert_eq!(names(&program, PlanId(0)), [LIBRARY; 2]);
     for plan in program.plans.iter().filter(|p| !p.variants.is_empty()) {
-        let own = plan
-            .calendars
-            .iter()
-            .find(|c| c.device == GPU)
-            .expect("a calendar");
+        let own = gpu_calendar(plan);
         assert!(
             own.scratch_bytes >= WORKSPACE,
             "{}: {}",

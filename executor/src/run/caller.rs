@@ -69,10 +69,9 @@ pub struct Caller {
 /// A source or a sink of a program that is called.
 struct CallPort<Queue> {
     name: String,
-    /// Tokens of a call.
-    tokens: u64,
-    /// Their bytes.
+    /// Bytes of a call.
     bytes: usize,
+    /// Holds the tokens of a call.
     queue: Queue,
 }
 
@@ -101,7 +100,6 @@ impl Caller {
         let sources = graph.sources().zip(&session_memory.sources);
         let sources = sources.map(|((id, actor), queue)| CallPort {
             name: actor.name.clone(),
-            tokens: block_tokens(id),
             bytes: port_bytes(id, actor.outputs[0].token.bytes()),
             queue: Producer::new(queue),
         });
@@ -109,7 +107,6 @@ impl Caller {
         let sinks = graph.sinks().zip(&memory.sinks);
         let sinks = sinks.map(|((id, actor), queue)| CallPort {
             name: actor.name.clone(),
-            tokens: block_tokens(id),
             bytes: port_bytes(id, actor.inputs[0].token.bytes()),
             queue: Consumer::new(queue, 0, false),
         });
@@ -197,14 +194,14 @@ impl Caller {
         self.has_failed = true;
         for port in &mut self.sources {
             // Never closed, and empty after every call: it takes all.
-            let _ = port.queue.publish(port.tokens);
+            let _ = port.queue.publish(port.queue.shared().capacity());
         }
         let lent = LentPorts::lend(&self.sources, inputs, &self.sinks, outputs);
         let run_result = self.helpers.lead(|| self.worker.run_block(&self.loaded));
         drop(lent);
         run_result.map_err(|report| CallError::Failed(report.run_error()))?;
         for port in &mut self.sinks {
-            port.queue.pass(port.tokens);
+            port.queue.pass(port.queue.shared().capacity());
         }
         self.has_failed = false;
         Ok(())

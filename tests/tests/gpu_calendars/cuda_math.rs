@@ -9,7 +9,7 @@ use zbmd_compiler::{
 };
 use zbmd_ir::{DType, DeviceId, PlanId, Program, State, TokenType, Value};
 use zbmd_tests::data;
-use zbmd_tests::gpu::{Player, distance, tame_inputs, tokens, with};
+use zbmd_tests::gpu::{Player, distance, gpu_calendar, tame_inputs, tokens, with};
 
 const GPU: DeviceId = DeviceId(1);
 
@@ -44,11 +44,7 @@ fn off(program: &Program) -> f64 {
     }
     let (tokens, _) = tokens(program, &registry, &inputs, plan.block);
     let mut player = Player::new(program, plan, GPU, &tokens, false);
-    let calendar = plan
-        .calendars
-        .iter()
-        .find(|c| c.device == GPU)
-        .expect("a calendar");
+    let calendar = gpu_calendar(plan);
     let exchange = player.exchange();
     let replay = Replay::new(&device, &registry, program, plan, calendar, &exchange);
     let mut replay = replay.expect("a replay");
@@ -243,11 +239,7 @@ fn a_device_that_is_too_old_refuses_the_calendar_with_both_numbers() {
         CudaDevice::open(&instance, &listed, &CudaOptions::default()).expect("not that old");
     let none = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(program, plan, GPU, &none, false);
-    let calendar = plan
-        .calendars
-        .iter()
-        .find(|c| c.device == GPU)
-        .expect("a calendar");
+    let calendar = gpu_calendar(plan);
     let exchange = player.exchange();
     let refused = Replay::new(
         &device,

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use zbmd_backends::op::Registry;
+use zbmd_backends::vulkan::testing::assert_valid;
 use zbmd_backends::vulkan::{
     Fault, Halt, Injected, Injection, Instance, Replay, ReplayError, Site, Summary, VulkanDevice,
     VulkanOptions,
@@ -13,7 +14,8 @@ use zbmd_ir::{DeviceId, PlanId, Program, State};
 use zbmd_scheduler::Block;
 use zbmd_tests::actors;
 use zbmd_tests::gpu::{
-    Idle, Player, Shares, beside, chain, open, place_model, tame_inputs, tokens, turn, with,
+    Idle, Player, Shares, beside, chain, gpu_calendar, open, place_model, tame_inputs, tokens,
+    turn, with,
 };
 use zbmd_tests::models;
 
@@ -45,13 +47,7 @@ fn check(
             Box::new(made.unwrap_or_else(|e| panic!("{e}")))
         },
     );
-    let messages = device.instance().messages();
-    assert!(
-        messages.is_empty(),
-        "{} messages, the first: {}",
-        messages.len(),
-        messages[0]
-    );
+    assert_valid(device);
     made
 }
 
@@ -140,11 +136,7 @@ fn arenas_are_cut_where_buffers_are_small() {
         plan.block,
     );
     let mut player = Player::new(&program, plan, GPU, &tokens, false);
-    let calendar = plan
-        .calendars
-        .iter()
-        .find(|c| c.device == GPU)
-        .expect("a calendar");
+    let calendar = gpu_calendar(plan);
     let refused = Replay::new(
         &small,
         &registry,
@@ -172,11 +164,7 @@ fn fails(instance: &Arc<Instance>, program: &Program, injection: Injection) -> O
     let plan = &program.plans[PlanId(0)];
     let tokens = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(program, plan, GPU, &tokens, false);
-    let calendar = plan
-        .calendars
-        .iter()
-        .find(|c| c.device == GPU)
-        .expect("a calendar");
+    let calendar = gpu_calendar(plan);
     let exchange = player.exchange();
     let replay = Replay::new(&device, &registry, program, plan, calendar, &exchange);
     let run = replay.and_then(|mut replay| {

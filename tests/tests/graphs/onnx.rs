@@ -3,7 +3,7 @@
 use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file, read_npy};
 use zbmd_tests::actors::{registry, segments};
 use zbmd_tests::data;
-use zbmd_tests::run::{Streams, graph_file, interpret_program, replay, replay_program, streams};
+use zbmd_tests::run::{Streams, compile_with, interpret_program, replay, replay_program, streams};
 use zbmd_tests::signal::{
     Silence, from_f32_bytes, mostly_silent_speech, speech_in_silence, speech_timestamps,
 };
@@ -19,14 +19,7 @@ fn compiled(model: &str, devices: usize, params: &[(&str, String)]) -> Compiled 
             .collect(),
         ..CompileOptions::default()
     };
-    match compile_file(graph_file(model), &options) {
-        Ok(compiled) => {
-            let warnings = compiled.warnings.to_string();
-            assert!(warnings.is_empty(), "{model}: {warnings}");
-            compiled
-        }
-        Err(diagnostics) => panic!("{model}: {diagnostics}"),
-    }
+    compile_with(model, &options)
 }
 
 fn file_param(name: &'static str, file: &str) -> Option<(&'static str, String)> {
