@@ -3,15 +3,19 @@
 //! With n = 16 m the samples are a matrix of m rows of 16, and a row is a vector. So there are three steps, of which none but the
 //! last moves numbers across a vector:
 //!
-//! 1. the transforms of length m of all 16 columns side by side, by Stockham's passes of radix 8 and 4, which leave results in order;
+//! 1. the transforms of length m of all 16 columns side by side: a pass of radix 16 from the samples to scratch memory, and as few
+//!    passes as can be in place there, depth first, because what waits is the first cache;
 //! 2. the twiddles e^{-j2πik/n} of column i and result k;
 //! 3. the transforms of length 16 of rows: blocks of 16 rows are transposed, so that a vector has the same column of 16 rows.
+//!
+//! Passes in place leave results in the order of their digits reversed. But for the lowest digit, which is the result's number in
+//! the first pass: those sixteen results are neighbours, a block for the last step, and blocks are read in the order of results.
 //!
 //! Between the steps the real and the imaginary parts of a vector lie apart. The inverse is the same transform with both parts
 //! exchanged before and after.
 //!
-//! Sources: Stockham 1966, High-speed convolution and correlation, AFIPS 28; Bailey 1990, FFTs in external or hierarchical memory,
-//! J. Supercomputing 4(1), on splitting the length in two.
+//! Sources: Gentleman and Sande 1966, Fast Fourier transforms for fun and profit, AFIPS 29, on passes in place; Bailey 1990, FFTs in
+//! external or hierarchical memory, J. Supercomputing 4(1), on splitting the length in two.
 #![expect(
     unsafe_code,
     reason = "calls functions compiled for AVX-512 once the processor is known to have it, which read and write vectors by pointers"
@@ -32,6 +36,9 @@ const LENGTHS: std::ops::RangeInclusive<usize> = 256..=1 << 17;
 /// pairs.
 type Line = [f32; 2 * LANES];
 
+/// The sixteen results of a transform of the first pass; after the others, sixteen neighbouring results of the columns.
+type Block = [Line; LANES];
+
 /// A vector of complex numbers in registers.
 #[derive(Clone, Copy)]
 struct Wide {
@@ -39,19 +46,21 @@ struct Wide {
     im: __m512,
 }
 
-/// One of Stockham's passes over lines: transforms of length `radix`, each result times a twiddle.
+/// A pass: transforms of length `radix`, each result times a twiddle.
 struct Pass {
-    /// 4 or 8.
+    /// 2, 4, 8 or 16, and 16 in the first pass.
     radix: usize,
-    /// Lines that share their twiddles: the product of the radixes of all passes before.
-    stride: usize,
-    /// `radix` - 1 factors for each `stride` lines.
+    /// What is transformed has `radix` parts of so many blocks, or lines in the first pass. A transform takes one of each part.
+    part: usize,
+    /// `radix` - 1 factors for each transform.
     twiddles: Vec<[f32; 2]>,
 }
 
 /// The plan of a transform.
 pub(crate) struct WideFft {
     passes: Vec<Pass>,
+    /// Where the passes leave each block.
+    places: Vec<usize>,
     /// Twiddles before the last step: in each block of 16 lines, a line for each column.
     block_twiddles: Vec<Line>,
     is_inverse: bool,
@@ -61,6 +70,22 @@ pub(crate) struct WideFft {
 fn root(numerator: usize, len: usize) -> [f32; 2] {
     let angle = -TAU * (numerator % len) as f64 / len as f64;
     [angle.cos() as f32, angle.sin() as f32]
+}
+
+/// As few radixes as have this product, a power of two that is at least 16.
+fn radixes(product: usize) -> Vec<usize> {
+    let mut radixes = vec![16];
+    let mut bits = product.ilog2() - 4;
+    while bits > 0 {
+        // Sixteens, unless two more passes will do that are more alike.
+        let radix_bits = match bits {
+            5 | 6 => 3,
+            _ => bits.min(4),
+        };
+        radixes.push(1 << radix_bits);
+        bits -= radix_bits;
+    }
+    radixes
 }
 
 impl WideFft {
@@ -73,20 +98,24 @@ impl WideFft {
         }
 
         let lines = len / LANES;
-        let mut passes = Vec::new();
-        let mut stride = 1;
-        while stride < lines {
-            let rest = lines / stride;
-            // Fours first, until what is left is a power of eight.
-            let radix = if rest.ilog2().is_multiple_of(3) { 8 } else { 4 };
-            let twiddles = (0..rest / radix)
-                .flat_map(|group| (1..radix).map(move |result| root(group * result, rest)));
+        let mut passes: Vec<Pass> = Vec::new();
+        let mut places = vec![0];
+        let mut rest = lines;
+        for radix in radixes(lines) {
+            let part = rest / radix;
+            if !passes.is_empty() {
+                // A higher digit of a result's number, but a lower one of its place.
+                let of_digit = |digit| places.iter().map(move |place| digit * part + place);
+                places = (0..radix).flat_map(of_digit).collect();
+            }
+            let twiddles =
+                (0..part).flat_map(|i| (1..radix).map(move |result| root(i * result, rest)));
             passes.push(Pass {
                 radix,
-                stride,
+                part,
                 twiddles: twiddles.collect(),
             });
-            stride *= radix;
+            rest = part;
         }
 
         let block_twiddles = (0..lines).map(|line| {
@@ -96,6 +125,7 @@ impl WideFft {
         });
         Some(Self {
             passes,
+            places,
             block_twiddles: block_twiddles.collect(),
             is_inverse,
         })
@@ -127,115 +157,115 @@ impl WideFft {
 
     #[target_feature(enable = "avx512f,avx512dq")]
     fn run_lines<const INVERSE: bool>(&self, x: &[Line], y: &mut [Line], scratch: &mut [Line]) {
-        let last = self.passes.len() - 1;
-        for (i, pass) in self.passes.iter().enumerate() {
-            // The last pass writes to the scratch memory, from which the last step reads.
-            let is_to_scratch = (last - i).is_multiple_of(2);
-            match (i, is_to_scratch) {
-                (0, true) => pass.run::<true, INVERSE>(x, scratch),
-                (0, false) => pass.run::<true, INVERSE>(x, y),
-                (_, true) => pass.run::<false, INVERSE>(y, scratch),
-                (_, false) => pass.run::<false, INVERSE>(scratch, y),
-            }
-        }
-        self.transform_rows::<INVERSE>(scratch, y);
+        let blocks = scratch.as_chunks_mut::<LANES>().0;
+        let (first, others) = self.passes.split_first().expect("a pass of radix 16");
+        first.run_first::<INVERSE>(x, blocks);
+        transform_blocks(others, blocks);
+        self.transform_rows::<INVERSE>(blocks, y);
     }
 
     /// The last two steps.
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn transform_rows<const INVERSE: bool>(&self, from: &[Line], to: &mut [Line]) {
-        let part = from.len() / LANES;
-        let blocks = from.as_chunks::<LANES>().0.iter();
-        let blocks = blocks.zip(self.block_twiddles.as_chunks::<LANES>().0);
-        for (block, (rows, twiddles)) in blocks.enumerate() {
-            // Sixteen is four by four: columns i, 4 + i, 8 + i and 12 + i first, and then their results.
+    fn transform_rows<const INVERSE: bool>(&self, blocks: &[Block], to: &mut [Line]) {
+        let part = to.len() / LANES;
+        let all_twiddles = self.block_twiddles.as_chunks::<LANES>().0;
+        for (i, (&place, twiddles)) in self.places.iter().zip(all_twiddles).enumerate() {
+            let rows = &blocks[place];
             let fours = [
                 four_columns(rows, twiddles, 0),
                 four_columns(rows, twiddles, 1),
                 four_columns(rows, twiddles, 2),
                 four_columns(rows, twiddles, 3),
             ];
-            let halves = [
-                every_fourth(&fours, 0),
-                every_fourth(&fours, 1),
-                every_fourth(&fours, 2),
-                every_fourth(&fours, 3),
-            ];
-            for k in 0..4 {
-                let results = butterfly4([halves[0][k], halves[1][k], halves[2][k], halves[3][k]]);
-                for l in 0..4 {
-                    store_pairs::<INVERSE>(results[l], &mut to[(k + 4 * l) * part + block]);
-                }
-            }
+            let halves = first_half(|column| fours[column / 4][column % 4]);
+            second_half(&halves, |k, result| {
+                store_pairs::<INVERSE>(result, &mut to[k * part + i]);
+            });
+        }
+    }
+}
+
+/// The passes after the first one, in place: those over a part while the caches have it.
+#[target_feature(enable = "avx512f,avx512dq")]
+fn transform_blocks(passes: &[Pass], blocks: &mut [Block]) {
+    let Some((pass, others)) = passes.split_first() else {
+        return;
+    };
+    match pass.radix {
+        16 => pass.run16(blocks),
+        8 => pass.run::<8, 7>(blocks),
+        4 => pass.run::<4, 3>(blocks),
+        _ => pass.run::<2, 1>(blocks),
+    }
+    if !others.is_empty() {
+        for part in blocks.chunks_exact_mut(pass.part) {
+            transform_blocks(others, part);
         }
     }
 }
 
 impl Pass {
-    /// Transforms lines at equal distances: of pairs, if these are the transform's first ones.
+    /// The first pass, of radix 16, from lines of pairs to blocks.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn run_first<const INVERSE: bool>(&self, x: &[Line], blocks: &mut [Block]) {
+        let twiddles = self.twiddles.as_chunks().0;
+        for (i, (block, twiddles)) in blocks.iter_mut().zip(twiddles).enumerate() {
+            let halves = first_half(|k| load_pairs::<INVERSE>(&x[k * self.part + i]));
+            second_half(&halves, |k, result| {
+                store(self.twiddled::<15>(result, k, twiddles), &mut block[k]);
+            });
+        }
+    }
+
+    /// A later pass of radix 16, in place.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn run16(&self, blocks: &mut [Block]) {
+        let part = self.part;
+        for (i, twiddles) in self.twiddles.as_chunks().0.iter().enumerate() {
+            for line in 0..LANES {
+                let halves = first_half(|k| load(&blocks[k * part + i][line]));
+                second_half(&halves, |k, result| {
+                    let result = self.twiddled::<15>(result, k, twiddles);
+                    store(result, &mut blocks[k * part + i][line]);
+                });
+            }
+        }
+    }
+
+    /// A later pass of a smaller radix, in place. All of its results but one have twiddles.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn run<const PAIRS: bool, const INVERSE: bool>(&self, from: &[Line], to: &mut [Line]) {
-        if self.radix == 8 {
-            self.run8::<PAIRS, INVERSE>(from, to);
+    fn run<const RADIX: usize, const TWIDDLES: usize>(&self, blocks: &mut [Block]) {
+        let part = self.part;
+        for (i, twiddles) in self.twiddles.as_chunks().0.iter().enumerate() {
+            for line in 0..LANES {
+                let mut values = [load(&blocks[i][line]); RADIX];
+                for k in 1..RADIX {
+                    values[k] = load(&blocks[k * part + i][line]);
+                }
+                let results = butterfly(values);
+                for k in 0..RADIX {
+                    let result = self.twiddled::<TWIDDLES>(results[k], k, twiddles);
+                    store(result, &mut blocks[k * part + i][line]);
+                }
+            }
+        }
+    }
+
+    /// A transform's result of this number, times its twiddle.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn twiddled<const TWIDDLES: usize>(
+        &self,
+        result: Wide,
+        number: usize,
+        twiddles: &[[f32; 2]; TWIDDLES],
+    ) -> Wide {
+        // In the last pass all of them are 1.
+        if number == 0 || self.part == 1 {
+            result
         } else {
-            self.run4::<PAIRS, INVERSE>(from, to);
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512dq")]
-    fn run8<const PAIRS: bool, const INVERSE: bool>(&self, from: &[Line], to: &mut [Line]) {
-        let part = from.len() / 8;
-        let groups = to.chunks_exact_mut(8 * self.stride);
-        let groups = groups.zip(self.twiddles.as_chunks::<7>().0);
-        for (group, (to, twiddles)) in groups.enumerate() {
-            for i in 0..self.stride {
-                let line = group * self.stride + i;
-                let results = butterfly8([
-                    read::<PAIRS, INVERSE>(&from[line]),
-                    read::<PAIRS, INVERSE>(&from[part + line]),
-                    read::<PAIRS, INVERSE>(&from[2 * part + line]),
-                    read::<PAIRS, INVERSE>(&from[3 * part + line]),
-                    read::<PAIRS, INVERSE>(&from[4 * part + line]),
-                    read::<PAIRS, INVERSE>(&from[5 * part + line]),
-                    read::<PAIRS, INVERSE>(&from[6 * part + line]),
-                    read::<PAIRS, INVERSE>(&from[7 * part + line]),
-                ]);
-                store(results[0], &mut to[i]);
-                for k in 1..8 {
-                    store(
-                        turned(results[k], &twiddles[k - 1]),
-                        &mut to[k * self.stride + i],
-                    );
-                }
-            }
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512dq")]
-    fn run4<const PAIRS: bool, const INVERSE: bool>(&self, from: &[Line], to: &mut [Line]) {
-        let part = from.len() / 4;
-        let groups = to.chunks_exact_mut(4 * self.stride);
-        let groups = groups.zip(self.twiddles.as_chunks::<3>().0);
-        for (group, (to, twiddles)) in groups.enumerate() {
-            for i in 0..self.stride {
-                let line = group * self.stride + i;
-                let results = butterfly4([
-                    read::<PAIRS, INVERSE>(&from[line]),
-                    read::<PAIRS, INVERSE>(&from[part + line]),
-                    read::<PAIRS, INVERSE>(&from[2 * part + line]),
-                    read::<PAIRS, INVERSE>(&from[3 * part + line]),
-                ]);
-                store(results[0], &mut to[i]);
-                for k in 1..4 {
-                    store(
-                        turned(results[k], &twiddles[k - 1]),
-                        &mut to[k * self.stride + i],
-                    );
-                }
-            }
+            turned(result, &twiddles[number - 1])
         }
     }
 }
@@ -243,7 +273,7 @@ impl Pass {
 /// Columns 4c to 4c + 3 of a block of rows, each a vector now, times their twiddles.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn four_columns(rows: &[Line; LANES], twiddles: &[Line; LANES], c: usize) -> [Wide; 4] {
+fn four_columns(rows: &Block, twiddles: &[Line; LANES], c: usize) -> [Wide; 4] {
     let re = transposed(rows, 4 * c);
     let im = transposed(rows, LANES + 4 * c);
     let column = |i: usize| Wide {
@@ -258,36 +288,10 @@ fn four_columns(rows: &[Line; LANES], twiddles: &[Line; LANES], c: usize) -> [Wi
     ]
 }
 
-/// The first half of a transform of 16: columns i, 4 + i, 8 + i and 12 + i, times the twiddles between the halves.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn every_fourth(fours: &[[Wide; 4]; 4], i: usize) -> [Wide; 4] {
-    // cos(π/8), sin(π/8) and cos(π/4).
-    const C: f32 = 0.923_879_5;
-    const S: f32 = 0.382_683_43;
-    const H: f32 = std::f32::consts::FRAC_1_SQRT_2;
-    const ROOTS: [[[f32; 2]; 3]; 3] = [
-        [[C, -S], [H, -H], [S, -C]],
-        [[H, -H], [0.0, -1.0], [-H, -H]],
-        [[S, -C], [-H, -H], [-C, S]],
-    ];
-    let results = butterfly4([fours[0][i], fours[1][i], fours[2][i], fours[3][i]]);
-    if i == 0 {
-        return results;
-    }
-    let roots = &ROOTS[i - 1];
-    [
-        results[0],
-        turned(results[1], &roots[0]),
-        turned(results[2], &roots[1]),
-        turned(results[3], &roots[2]),
-    ]
-}
-
 /// Four neighbouring numbers of each of 16 rows, from `first` on, as four vectors.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn transposed(rows: &[Line; LANES], first: usize) -> [__m512; 4] {
+fn transposed(rows: &Block, first: usize) -> [__m512; 4] {
     let four_rows = |i: usize| {
         let low = _mm512_castps128_ps512(quarter(&rows[i], first));
         let low = _mm512_insertf32x4::<1>(low, quarter(&rows[4 + i], first));
@@ -303,6 +307,21 @@ fn transposed(rows: &[Line; LANES], first: usize) -> [__m512; 4] {
         _mm512_shuffle_ps::<0x44>(ab_high, cd_high),
         _mm512_shuffle_ps::<0xee>(ab_high, cd_high),
     ]
+}
+
+/// The transform of 2, 4 or 8 vectors.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn butterfly<const RADIX: usize>(x: [Wide; RADIX]) -> [Wide; RADIX] {
+    let mut results = x;
+    match RADIX {
+        2 => results.copy_from_slice(&[sum(x[0], x[1]), difference(x[0], x[1])]),
+        4 => results.copy_from_slice(&butterfly4([x[0], x[1], x[2], x[3]])),
+        _ => results.copy_from_slice(&butterfly8([
+            x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7],
+        ])),
+    }
+    results
 }
 
 /// The transform of four vectors.
@@ -362,6 +381,56 @@ fn butterfly8(x: [Wide; 8]) -> [Wide; 8] {
         result5,
         plus_j(even[2], odd[2]),
         result7,
+    ]
+}
+
+/// The first half of the transform of sixteen vectors, which is four by four: those of vectors i, 4 + i, 8 + i and 12 + i.
+///
+/// Vectors come from a function, and results of [`second_half`] go to one: loads and stores are then where they are needed, because
+/// sixteen complex vectors fill all registers that there are, and each use is compiled by itself, without a call.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn first_half(vector: impl Fn(usize) -> Wide) -> [[Wide; 4]; 4] {
+    let fourth = |i: usize| [vector(i), vector(4 + i), vector(8 + i), vector(12 + i)];
+    [
+        butterfly4(fourth(0)),
+        turned_fourth(butterfly4(fourth(1)), 1),
+        turned_fourth(butterfly4(fourth(2)), 2),
+        turned_fourth(butterfly4(fourth(3)), 3),
+    ]
+}
+
+/// The second half of the transform of sixteen vectors: gives each result with its number.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn second_half(halves: &[[Wide; 4]; 4], mut give: impl FnMut(usize, Wide)) {
+    for k in 0..4 {
+        let results = butterfly4([halves[0][k], halves[1][k], halves[2][k], halves[3][k]]);
+        for l in 0..4 {
+            give(k + 4 * l, results[l]);
+        }
+    }
+}
+
+/// Results of a fourth of the first half, times the twiddles between the halves.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn turned_fourth(results: [Wide; 4], i: usize) -> [Wide; 4] {
+    // cos(π/8), sin(π/8) and cos(π/4).
+    const C: f32 = 0.923_879_5;
+    const S: f32 = 0.382_683_43;
+    const H: f32 = std::f32::consts::FRAC_1_SQRT_2;
+    const ROOTS: [[[f32; 2]; 3]; 3] = [
+        [[C, -S], [H, -H], [S, -C]],
+        [[H, -H], [0.0, -1.0], [-H, -H]],
+        [[S, -C], [-H, -H], [-C, S]],
+    ];
+    let roots = &ROOTS[i - 1];
+    [
+        results[0],
+        turned(results[1], &roots[0]),
+        turned(results[2], &roots[1]),
+        turned(results[3], &roots[2]),
     ]
 }
 
@@ -452,16 +521,6 @@ fn quarter(from: &Line, first: usize) -> __m128 {
     let four = &from[first..first + 4];
     // SAFETY: there are four floats.
     unsafe { _mm_loadu_ps(four.as_ptr()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn read<const PAIRS: bool, const INVERSE: bool>(from: &Line) -> Wide {
-    if PAIRS {
-        load_pairs::<INVERSE>(from)
-    } else {
-        load(from)
-    }
 }
 
 /// Loads pairs; for the inverse, imaginary parts stand for real ones.

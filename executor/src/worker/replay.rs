@@ -288,8 +288,9 @@ fn run<const CHECK: bool, const TIMED: bool, const OBSERVED: bool>(
 }
 
 /// The plain calls that stand in a row at the beginning of `range`, and the end of the row: what a steady calendar mostly
-/// consists of, in a loop that keeps all it needs in registers. `table` is where the ports of the period begin.
-#[inline(always)]
+/// consists of, in a loop that keeps all it needs in registers: a function of its own, because what surrounds it needs some
+/// too. `table` is where the ports of the period begin.
+#[inline(never)]
 fn call_row(
     code: &ReplayCode,
     table: *const RawPort,

@@ -48,7 +48,11 @@ impl Loop for Powers<'_> {
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
         let power = |z: &Complex32| z.re * z.re + z.im * z.im;
         if self.is_root {
-            each(self.x, self.y, |z| power(z).sqrt());
+            #[cfg(target_arch = "x86_64")]
+            let done = super::magnitude::run(self.x, self.y);
+            #[cfg(not(target_arch = "x86_64"))]
+            let done = 0;
+            each(&self.x[done..], &mut self.y[done..], |z| power(z).sqrt());
         } else {
             each(self.x, self.y, power);
         }

@@ -6,6 +6,8 @@
 
 mod direct;
 pub(crate) mod lower;
+#[cfg(target_arch = "x86_64")]
+mod magnitude;
 pub(crate) mod parse;
 pub(crate) mod run;
 #[cfg(test)]
