@@ -102,7 +102,7 @@ pub(crate) fn assemble_times(
     let mut order = problem.order.clone();
     order.sort_by_key(|&cluster| Reverse(assembly.stage_of[cluster]));
     if placement.iter().all(|device| *device == placement[0]) {
-        order = with_early_sinks(problem, &order);
+        order = with_early_sinks(problem, &depth_first(problem, &order));
     }
     for cluster in order {
         assembly.receive_for(cluster);
@@ -112,6 +112,44 @@ pub(crate) fn assemble_times(
     assembly.close_periods();
 
     Ok(assembly.finish(name))
+}
+
+/// Each cluster right before the first one that needs it, and of those that one needs the deepest first: tokens are read while the
+/// cache still has them, and few have to be kept at a time. On one device every order takes as long otherwise.
+///
+/// Source: Sethi & Ullman 1970, The generation of optimal code for arithmetic expressions, J. ACM 17(4), for trees.
+fn depth_first(problem: &BlockProblem<'_>, order: &[usize]) -> Vec<usize> {
+    let inputs_of = |cluster: usize| {
+        let inputs = problem.tight_inputs_of[cluster].iter();
+        inputs.map(|input| input.writer)
+    };
+    let mut depth_of = vec![0; order.len()];
+    let mut is_needed = vec![false; order.len()];
+    for &cluster in order {
+        for input in inputs_of(cluster) {
+            depth_of[cluster] = depth_of[cluster].max(depth_of[input] + 1);
+            is_needed[input] = true;
+        }
+    }
+
+    let mut depth_first = Vec::with_capacity(order.len());
+    let mut is_visited = vec![false; order.len()];
+    // Clusters to be visited, and those to be given out, which come back when all that they need is.
+    let mut stack: Vec<(usize, bool)> = Vec::new();
+    for &root in order.iter().filter(|&&root| !is_needed[root]) {
+        stack.push((root, false));
+        while let Some((cluster, is_ready)) = stack.pop() {
+            if is_ready {
+                depth_first.push(cluster);
+            } else if !std::mem::replace(&mut is_visited[cluster], true) {
+                stack.push((cluster, true));
+                let mut inputs: Vec<usize> = inputs_of(cluster).collect();
+                inputs.sort_by_key(|&input| depth_of[input]);
+                stack.extend(inputs.into_iter().map(|input| (input, false)));
+            }
+        }
+    }
+    depth_first
 }
 
 /// The order with each sink right behind what it reads, where the tokens still are in the cache, and after which their memory is free
