@@ -108,6 +108,9 @@ pub(super) trait Lanes: Copy {
     type Limits: Copy;
 
     unsafe fn zero() -> Self::Sums;
+    /// Asks for a line of weights to come to the second cache, wherever the pointer leads.
+    #[inline(always)]
+    unsafe fn fetch(_: *const i8) {}
     /// Reads [`LINE`] bytes, the quads of the lanes one after the other.
     unsafe fn weights(from: *const i8) -> Self::Weights;
     /// Reads [`QUAD`] bytes.
@@ -472,6 +475,11 @@ mod x86 {
         type Floats = __m512;
         type Limits = Limits512;
 
+        #[inline(always)]
+        unsafe fn fetch(from: *const i8) {
+            // SAFETY: nothing is read that could fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(from) }
+        }
         #[inline(always)]
         unsafe fn zero() -> __m512i {
             // SAFETY: see above.

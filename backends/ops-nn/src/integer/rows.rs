@@ -273,7 +273,7 @@ struct TileSums {
     _by_panel_and_pixel: [[i32; LANES]; MAX_SUMS],
 }
 
-const MAX_SUMS: usize = 24;
+const MAX_SUMS: usize = 26;
 
 /// What a tile works on.
 struct TileStart {
@@ -288,6 +288,29 @@ struct TileStart {
     column: usize,
     /// Columns to write of the tile.
     width: usize,
+    /// Weights to come, if they must be fetched ahead.
+    ahead: FetchAhead,
+}
+
+/// The panels behind those at work, which tiles of pixels fetch to the second cache, each a part. They come from farther away than
+/// the processor looks ahead, and all at once would be more than it can wait for.
+struct FetchAhead {
+    /// The next line to fetch.
+    line: *const i8,
+    /// What is 0 of the number of a line at work if another one is fetched then.
+    mask: usize,
+}
+
+impl FetchAhead {
+    /// For tiles of so many panels and pixels that go through `pixels` while they fetch from `line` on.
+    fn new(line: *const i8, [panels, tile_pixels]: [usize; 2], pixels: usize) -> Self {
+        let tiles_of_panel = pixels / tile_pixels / panels;
+        let lines_at_work = tiles_of_panel.checked_ilog2().map_or(1, |log| 1 << log);
+        Self {
+            line,
+            mask: lines_at_work - 1,
+        }
+    }
 }
 
 impl Laned for Job<'_> {
@@ -327,19 +350,25 @@ impl Job<'_> {
                 while panel < self.panels.end {
                     let tile_panels = panels_of_tile::<L>(rows.tile, self.panels.end - panel);
                     let panel_number = group * sizes.group_panels() + panel;
-                    let start = TileStart {
+                    let weights = self.weights.as_ptr().add(panel_number * panel_bytes);
+                    let mut start = TileStart {
                         input: self.input.as_ptr().add(group * rows.group_channels),
-                        weights: self.weights.as_ptr().add(panel_number * panel_bytes),
+                        weights,
                         panel_bytes,
                         lane: panel_number * LANES,
                         column: group * sizes.group_filters + panel * LANES,
                         // Padding of the last panel is computed, and not stored.
                         width: (tile_panels * LANES).min(sizes.group_filters - panel * LANES),
+                        ahead: FetchAhead::new(
+                            weights.wrapping_add(tile_panels * panel_bytes),
+                            [tile_panels, rows.tile.rows()],
+                            end - first,
+                        ),
                     };
 
                     let mut pixel = first;
                     while pixel < end {
-                        pixel += self.pixel_tile::<L>(tile_panels, &start, pixel, end - pixel);
+                        pixel += self.pixel_tile::<L>(tile_panels, &mut start, pixel, end - pixel);
                     }
                     panel += tile_panels;
                 }
@@ -378,6 +407,7 @@ impl Job<'_> {
                         lane: panel * LANES,
                         column: panel * LANES,
                         width: (panels * LANES).min(sizes.group_filters - panel * LANES),
+                        ahead: FetchAhead::new(weights, [panels, TILE_PIXELS], 0),
                     };
                     for group in (first..end).step_by(2) {
                         let both = &plan.groups[group..(group + 2).min(end)];
@@ -412,7 +442,7 @@ impl Job<'_> {
     unsafe fn pixel_tile<L: Lanes>(
         &self,
         panels: usize,
-        start: &TileStart,
+        start: &mut TileStart,
         first: usize,
         pixels_left: usize,
     ) -> usize {
@@ -422,6 +452,8 @@ impl Job<'_> {
                 (true, 4, 6..) => tile::<L, 6, 4>(self, start, first),
                 (true, 4, 2..) => tile::<L, 2, 4>(self, start, first),
                 (true, 4, _) => tile::<L, 1, 4>(self, start, first),
+                // A pixel that is left over alone takes as long as five of a larger tile: sums wait for each other.
+                (true, 2, 13..) if pixels_left % 12 == 1 => tile::<L, 13, 2>(self, start, first),
                 (true, 2, 12..) => tile::<L, 12, 2>(self, start, first),
                 (true, 2, 4..) => tile::<L, 4, 2>(self, start, first),
                 (true, 2, _) => tile::<L, 1, 2>(self, start, first),
@@ -443,11 +475,11 @@ fn panels_of_tile<L: Lanes>(tile: Tile, panels_left: usize) -> usize {
     }
 }
 
-/// A block for each number below a constant of at most 12. The number is a constant in it, so that what it indexes stays in
+/// A block for each number below a constant of at most 13. The number is a constant in it, so that what it indexes stays in
 /// registers, which it would not in a loop that the compiler finds too long to unroll.
 macro_rules! unrolled {
     ($index:ident in $end:ident, $body:block) => {
-        unrolled!(@each $index $end $body 0 1 2 3 4 5 6 7 8 9 10 11)
+        unrolled!(@each $index $end $body 0 1 2 3 4 5 6 7 8 9 10 11 12)
     };
     (@each $index:ident $end:ident $body:block $($number:literal)*) => {
         $(if $number < $end {
@@ -469,7 +501,7 @@ macro_rules! unrolled {
 )]
 unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
     job: &Job<'_>,
-    start: &TileStart,
+    start: &mut TileStart,
     first: usize,
 ) -> usize {
     const { assert!(R * P <= MAX_SUMS, "sums are registers") };
@@ -484,6 +516,10 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
             windows[r] = (start.input).add(*rows.spots.get_unchecked(first + r) as usize);
         }
 
+        let FetchAhead {
+            line: mut ahead,
+            mask,
+        } = start.ahead;
         let mut line = start.weights;
         for _ in 0..rows.passes {
             for &run in &rows.runs {
@@ -492,6 +528,10 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
                     elements[r] = windows[r].add(run as usize);
                 }
                 for q in 0..quads {
+                    if q & mask == 0 {
+                        L::fetch(ahead);
+                        ahead = ahead.wrapping_add(LINE);
+                    }
                     let mut weights = [L::weights(line); P];
                     for v in 1..P {
                         weights[v] = L::weights(line.add(v * start.panel_bytes));
@@ -509,6 +549,8 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
                 line = line.wrapping_add((run_lines - quads) * LINE);
             }
         }
+
+        start.ahead.line = ahead;
 
         if let (true, None, RawTarget::Bytes(to, bounds, sum)) =
             (L::MANY, job.row_terms, job.target)
