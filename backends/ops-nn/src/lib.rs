@@ -10,6 +10,7 @@ mod attributes;
 mod conv;
 mod cx;
 mod elementwise;
+mod fetch_ahead;
 mod gemm;
 mod gpu;
 mod image;

@@ -108,9 +108,6 @@ pub(super) trait Lanes: Copy {
     type Limits: Copy;
 
     unsafe fn zero() -> Self::Sums;
-    /// Asks for a line of weights to come to the second cache, wherever the pointer leads.
-    #[inline(always)]
-    unsafe fn fetch(_: *const i8) {}
     /// Reads [`LINE`] bytes, the quads of the lanes one after the other.
     unsafe fn weights(from: *const i8) -> Self::Weights;
     /// Reads [`QUAD`] bytes.
@@ -475,11 +472,6 @@ mod x86 {
         type Floats = __m512;
         type Limits = Limits512;
 
-        #[inline(always)]
-        unsafe fn fetch(from: *const i8) {
-            // SAFETY: nothing is read that could fault.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(from) }
-        }
         #[inline(always)]
         unsafe fn zero() -> __m512i {
             // SAFETY: see above.

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::cx::Cx;
+use super::super::fetch_ahead::FetchAhead;
 use super::super::gemm::{ProductSize, Tile, is_cut_by_panels};
 use super::add::{Addition, LaneAddition};
 use super::lanes::{Bounds, LANES, LINE, Laned, Lanes, QUAD, Requantising, has_tiles, run_lanes};
@@ -288,29 +289,8 @@ struct TileStart {
     column: usize,
     /// Columns to write of the tile.
     width: usize,
-    /// Weights to come, if they must be fetched ahead.
+    /// The panels behind those at work.
     ahead: FetchAhead,
-}
-
-/// The panels behind those at work, which tiles of pixels fetch to the second cache, each a part. They come from farther away than
-/// the processor looks ahead, and all at once would be more than it can wait for.
-struct FetchAhead {
-    /// The next line to fetch.
-    line: *const i8,
-    /// What is 0 of the number of a line at work if another one is fetched then.
-    mask: usize,
-}
-
-impl FetchAhead {
-    /// For tiles of so many panels and pixels that go through `pixels` while they fetch from `line` on.
-    fn new(line: *const i8, [panels, tile_pixels]: [usize; 2], pixels: usize) -> Self {
-        let tiles_of_panel = pixels / tile_pixels / panels;
-        let lines_at_work = tiles_of_panel.checked_ilog2().map_or(1, |log| 1 << log);
-        Self {
-            line,
-            mask: lines_at_work - 1,
-        }
-    }
 }
 
 impl Laned for Job<'_> {
@@ -516,10 +496,7 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
             windows[r] = (start.input).add(*rows.spots.get_unchecked(first + r) as usize);
         }
 
-        let FetchAhead {
-            line: mut ahead,
-            mask,
-        } = start.ahead;
+        let mut ahead = start.ahead;
         let mut line = start.weights;
         for _ in 0..rows.passes {
             for &run in &rows.runs {
@@ -528,10 +505,7 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
                     elements[r] = windows[r].add(run as usize);
                 }
                 for q in 0..quads {
-                    if q & mask == 0 {
-                        L::fetch(ahead);
-                        ahead = ahead.wrapping_add(LINE);
-                    }
+                    ahead.at_line(q);
                     let mut weights = [L::weights(line); P];
                     for v in 1..P {
                         weights[v] = L::weights(line.add(v * start.panel_bytes));
@@ -550,7 +524,7 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(
             }
         }
 
-        start.ahead.line = ahead;
+        start.ahead = ahead;
 
         if let (true, None, RawTarget::Bytes(to, bounds, sum)) =
             (L::MANY, job.row_terms, job.target)

@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::super::aligned::AlignedFloats;
 use super::super::conv::padded_dims;
 use super::super::cx::{Body, Tensors};
+use super::super::fetch_ahead::FetchAhead;
 use super::super::gemm::{Act, PANEL, Tile, Weights, is_cut_by_panels};
 use super::super::index::COPY_COST;
 use super::super::vector::{Vector, Wide, run_wide};
@@ -358,6 +359,8 @@ struct TileStart {
     output: *mut f32,
     /// Columns to write of the tile.
     width: usize,
+    /// The panels behind those at work.
+    ahead: FetchAhead,
 }
 
 impl Wide for Job<'_> {
@@ -379,7 +382,7 @@ impl Job<'_> {
     unsafe fn pixel_tile<V: Vector>(
         &self,
         panels: usize,
-        start: &TileStart,
+        start: &mut TileStart,
         first: usize,
         pixels_left: usize,
     ) -> usize {
@@ -389,6 +392,8 @@ impl Job<'_> {
                 (true, 4, 6..) => tile::<V, 6, 4>(self, start, first),
                 (true, 4, 2..) => tile::<V, 2, 4>(self, start, first),
                 (true, 4, _) => tile::<V, 1, 4>(self, start, first),
+                // A pixel that is left over alone takes as long as four of a larger tile: sums wait for each other.
+                (true, 2, 13..) if pixels_left % 12 == 1 => tile::<V, 13, 2>(self, start, first),
                 (true, 2, 12..) => tile::<V, 12, 2>(self, start, first),
                 (true, 2, 4..) => tile::<V, 4, 2>(self, start, first),
                 (true, 2, _) => tile::<V, 1, 2>(self, start, first),
@@ -426,9 +431,10 @@ impl Job<'_> {
                     let column = group * layout.group_filters + panel * PANEL;
                     let panel_number = group * layout.group_panels() + panel;
                     let weights_start = panel_number * filter_len * PANEL;
-                    let start = TileStart {
+                    let weights = rows.packed.as_ptr().add(weights_start);
+                    let mut start = TileStart {
                         input: self.input.as_ptr().add(group * layout.group_channels),
-                        weights: rows.packed.as_ptr().add(weights_start),
+                        weights,
                         bias: rows.bias.as_ptr().add(panel_number * PANEL),
                         panel_length: filter_len * PANEL,
                         added: match self.added.is_null() {
@@ -438,11 +444,16 @@ impl Job<'_> {
                         output: self.output.add(column),
                         // Padding of the last panel is computed, and not stored.
                         width: (tile_panels * PANEL).min(layout.group_filters - panel * PANEL),
+                        ahead: FetchAhead::new(
+                            weights.wrapping_add(tile_panels * filter_len * PANEL),
+                            [tile_panels, rows.tile.rows()],
+                            end - first,
+                        ),
                     };
 
                     let mut pixel = first;
                     while pixel < end {
-                        pixel += self.pixel_tile::<V>(tile_panels, &start, pixel, end - pixel);
+                        pixel += self.pixel_tile::<V>(tile_panels, &mut start, pixel, end - pixel);
                     }
                     panel += tile_panels;
                 }
@@ -472,7 +483,7 @@ fn panels_of_tile<V: Vector>(tile: Tile, panels_left: usize) -> usize {
 )]
 unsafe fn tile<V: Vector, const R: usize, const P: usize>(
     job: &Job<'_>,
-    start: &TileStart,
+    start: &mut TileStart,
     first: usize,
 ) -> usize {
     let rows = job.rows;
@@ -490,6 +501,7 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
         for r in 0..R {
             windows[r] = (start.input).add(*rows.spots.get_unchecked(first + r) as usize);
         }
+        let mut ahead = start.ahead;
         let mut weights = start.weights;
         for &run in &rows.runs {
             // A run is contiguous in the image and in the packed weights alike.
@@ -498,6 +510,7 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
                 elements[r] = windows[r].add(run as usize);
             }
             for j in 0..rows.run_length {
+                ahead.at_line(j);
                 let mut right = [V::zero(); P];
                 for v in 0..P {
                     right[v] = V::load(weights.add(v * start.panel_length));
@@ -512,6 +525,7 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
                 weights = weights.wrapping_add(PANEL);
             }
         }
+        start.ahead = ahead;
         store_tile(job, start, first, &mut sums);
     }
     R

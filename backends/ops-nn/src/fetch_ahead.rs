@@ -1,0 +1,55 @@
+//! Weights that are fetched to the second cache while those before them are at work.
+//!
+//! A network's weights come from the third cache or from memory, farther away than the processor looks ahead by itself, and faster
+//! than they come is what the first tile of rows reads. So each tile that passes over some panels fetches a part of those that
+//! follow.
+#![expect(unsafe_code, reason = "asks the processor for lines of memory")]
+
+/// Bytes of a line of the cache.
+const LINE_BYTES: usize = 64;
+
+/// What tiles of rows fetch while they go over panels of weights, each a part.
+#[derive(Clone, Copy)]
+pub(crate) struct FetchAhead {
+    /// Where the next line is.
+    next: *const u8,
+    /// What is 0 of the number of a line at work if another one is fetched then.
+    mask: usize,
+}
+
+impl FetchAhead {
+    /// For tiles of so many panels and rows that go over `rows` while they fetch from `next` on, which may be any address. Lines are
+    /// counted for one panel of the tile.
+    #[inline(always)]
+    pub(crate) fn new<T>(next: *const T, [panels, tile_rows]: [usize; 2], rows: usize) -> Self {
+        // Fetching somewhat more than what follows does no harm: it is the beginning of what comes then.
+        let tiles_of_panel = rows / tile_rows / panels;
+        let lines_at_work = tiles_of_panel.checked_ilog2().map_or(1, |log| 1 << log);
+        Self {
+            next: next.cast(),
+            mask: lines_at_work - 1,
+        }
+    }
+
+    /// To be called for each line that is at work.
+    #[inline(always)]
+    pub(crate) fn at_line(&mut self, number: usize) {
+        if number & self.mask == 0 {
+            fetch(self.next);
+            self.next = self.next.wrapping_add(LINE_BYTES);
+        }
+    }
+}
+
+/// Asks for a line of memory at any address to come to the second cache.
+#[inline(always)]
+fn fetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: all processors of this kind have the instruction, which accesses nothing that a program could see.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
