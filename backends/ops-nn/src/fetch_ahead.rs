@@ -23,11 +23,9 @@ impl FetchAhead {
     #[inline(always)]
     pub(crate) fn new<T>(next: *const T, [panels, tile_rows]: [usize; 2], rows: usize) -> Self {
         // Fetching somewhat more than what follows does no harm: it is the beginning of what comes then.
-        let tiles_of_panel = rows / tile_rows / panels;
-        let lines_at_work = tiles_of_panel.checked_ilog2().map_or(1, |log| 1 << log);
         Self {
             next: next.cast(),
-            mask: lines_at_work - 1,
+            mask: lines_between(rows / tile_rows / panels) - 1,
         }
     }
 
@@ -39,6 +37,59 @@ impl FetchAhead {
             self.next = self.next.wrapping_add(LINE_BYTES);
         }
     }
+}
+
+/// The same for what follows at a distance from what is at work: each tile of rows fetches some lines of it, and all together all.
+#[derive(Clone, Copy)]
+pub(crate) struct FetchLater {
+    /// Elements from a line at work to the one that is fetched.
+    distance: usize,
+    /// What is 0 of the sum of the numbers of the tile and of a line if that one is fetched.
+    mask: usize,
+    tile: usize,
+}
+
+impl FetchLater {
+    /// For so many tiles of rows.
+    #[inline(always)]
+    pub(crate) fn new(distance: usize, tiles: usize) -> Self {
+        Self {
+            distance,
+            mask: lines_between(tiles) - 1,
+            tile: 0,
+        }
+    }
+
+    /// Fetches nothing that is not at work already.
+    #[inline(always)]
+    pub(crate) fn nothing() -> Self {
+        Self {
+            distance: 0,
+            mask: usize::MAX,
+            tile: 0,
+        }
+    }
+
+    /// To be called behind each tile of rows.
+    #[inline(always)]
+    pub(crate) fn next_tile(&mut self) {
+        self.tile += 1;
+    }
+
+    /// To be called for each line that is at work.
+    #[inline(always)]
+    pub(crate) fn at_line<T>(&self, number: usize, line: *const T) {
+        if (self.tile + number) & self.mask == 0 {
+            fetch(line.wrapping_add(self.distance).cast());
+        }
+    }
+}
+
+/// How many lines are at work for each one that is fetched if tiles of this number share fetching as many as each goes over: a
+/// power of two, and not more.
+#[inline(always)]
+fn lines_between(tiles: usize) -> usize {
+    tiles.checked_ilog2().map_or(1, |log| 1 << log)
 }
 
 /// Asks for a line of memory at any address to come to the second cache.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::aligned::{AlignedFloats, Packed};
 use super::cx::Cx;
+use super::fetch_ahead::FetchLater;
 use super::num::Float;
 use super::turn::{SIDE, turn};
 use super::vector::{Vector, Wide, run_wide};
@@ -549,6 +550,7 @@ struct TileStart {
     depth: usize,
     /// Whether sums begin with 0 rather than with what the result holds.
     is_first: bool,
+    ahead: FetchLater,
 }
 
 /// Distances, in elements, that are the same for all tiles of a product.
@@ -616,6 +618,18 @@ unsafe fn nest<V: Vector, const FMA: bool>(product: Product<'_>) {
                 // The left matrix moves on by columns, the packed one by rows of a panel.
                 let right_offset = first_panel * steps.panel + first_depth * PANEL;
 
+                // The same panels further down, or those of the next group: each tile of rows fetches some lines of them.
+                let is_last_depth = first_depth + block_depth == depth;
+                let distance = match is_last_depth {
+                    true => (last_panel - first_panel) * steps.panel - first_depth * PANEL,
+                    false => block_depth * PANEL,
+                };
+                let has_more = right_offset + distance < packed.len();
+                let mut ahead = match has_more {
+                    true => FetchLater::new(distance, block.len() / extra.tile.rows()),
+                    false => FetchLater::nothing(),
+                };
+
                 let mut row = block.start;
                 while row < block.end {
                     let start = TileStart {
@@ -625,11 +639,13 @@ unsafe fn nest<V: Vector, const FMA: bool>(product: Product<'_>) {
                         depth: block_depth,
                         // Later depth blocks go on from stored sums: f32 in memory as in registers.
                         is_first: first_depth == 0 && !extra.accumulate,
+                        ahead,
                     };
                     let rows_left = block.end - row;
                     // SAFETY: the rows that it does and the group's columns are inside the matrices.
                     row +=
                         unsafe { row_tile::<V>(extra.tile, rows_left, &start, group.len(), steps) };
+                    ahead.next_tile();
                 }
             }
 
@@ -804,9 +820,14 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize, const EARLY: bool>(
         // One row of the right matrix a turn: each of its vectors meets each of the R left elements.
         let mut left_column = start.left;
         let mut right_row = right;
-        for _ in 0..start.depth {
+        for k in 0..start.depth {
             let mut weights = [V::zero(); P];
             for v in 0..P {
+                if !EARLY {
+                    start
+                        .ahead
+                        .at_line(k, right_row.wrapping_add(v * steps.panel));
+                }
                 weights[v] = V::load(right_row.add(v * steps.panel));
                 if EARLY {
                     // One row meets each weight once: all is waiting for memory, over many pages at a time.
