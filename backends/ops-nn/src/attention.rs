@@ -5,7 +5,7 @@ mod spec;
 use super::cx::{Cx, FloatBody, Plan, Planned, Tensors, index_at, token, volume};
 use super::elementwise::number_at;
 use super::num::Float;
-use super::reduce::SoftRow;
+use super::reduce::SoftRows;
 use zbmd_op::simd;
 
 pub(super) use spec::{AttentionSpec, Heads, MaskRule, RotarySpec, Sight};
@@ -278,7 +278,8 @@ impl FloatBody for Attention {
             let own_shown = shown.get_mut(shown_range).unwrap_or_default();
             let sees_any = self.score(&inputs, place, scores, own_shown);
             if sees_any {
-                simd::dispatch_widest(SoftRow {
+                simd::dispatch_widest(SoftRows {
+                    row_length: scores.len(),
                     input: scores,
                     output: weights,
                 });

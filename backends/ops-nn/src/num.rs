@@ -125,6 +125,8 @@ pub(crate) trait Float:
     fn floor(self) -> Self;
     fn powf(self, o: Self) -> Self;
     fn exp_fast<const FMA: bool>(self) -> Self;
+    /// The same from [`Self::LEAST_EXPONENT`] to 88.
+    fn exp_in_range<const FMA: bool>(self) -> Self;
     fn tanh_fast<const FMA: bool>(self) -> Self;
     fn erf_fast<const FMA: bool>(self) -> Self;
 
@@ -166,6 +168,10 @@ impl Float for f32 {
         zbmd_op::math::exp::<FMA>(self)
     }
     #[inline(always)]
+    fn exp_in_range<const FMA: bool>(self) -> Self {
+        zbmd_op::math::exp_in_range::<FMA>(self)
+    }
+    #[inline(always)]
     fn tanh_fast<const FMA: bool>(self) -> Self {
         zbmd_op::math::tanh::<FMA>(self)
     }
@@ -203,6 +209,9 @@ impl Float for f64 {
         f64::powf(self, o)
     }
     fn exp_fast<const FMA: bool>(self) -> Self {
+        f64::exp(self)
+    }
+    fn exp_in_range<const FMA: bool>(self) -> Self {
         f64::exp(self)
     }
     fn tanh_fast<const FMA: bool>(self) -> Self {

@@ -385,13 +385,11 @@ impl FloatBody for Softmax {
             let row_length = view.length.max(1);
             let work = SOFTMAX_COST * output.len();
             team::share_slice(work, output, row_length, &|first, output_rows| {
-                let rows = input[first * row_length..].chunks_exact(row_length);
-                for (row, output_row) in rows.zip(output_rows.chunks_exact_mut(row_length)) {
-                    simd::dispatch_widest(SoftRow {
-                        input: row,
-                        output: output_row,
-                    });
-                }
+                simd::dispatch_widest(SoftRows {
+                    row_length,
+                    input: &input[first * row_length..][..output_rows.len()],
+                    output: output_rows,
+                });
             });
             return;
         }
@@ -436,56 +434,67 @@ impl Softmax {
     }
 }
 
-/// One row of a softmax.
-pub(super) struct SoftRow<'a, F> {
+/// Rows of a softmax, one after the other: all of them in one loop, so that a processor begins with the next one while it waits for
+/// this one's greatest element and sum.
+pub(super) struct SoftRows<'a, F> {
+    pub(super) row_length: usize,
     pub(super) input: &'a [F],
     pub(super) output: &'a mut [F],
 }
 
-impl<F: Float> Loop for SoftRow<'_, F> {
+impl<F: Float> Loop for SoftRows<'_, F> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
-        let Self { input, output } = self;
-
-        let greater = |a: F, b: F| if b > a { b } else { a };
-        let mut chain_max = [F::LEAST; CHAINS];
-        let (whole, rest) = input.as_chunks::<CHAINS>();
-        for chunk in whole {
-            for (max, &v) in chain_max.iter_mut().zip(chunk) {
-                *max = greater(*max, v);
-            }
+        let row_length = self.row_length.max(1);
+        let rows = self.input.chunks_exact(row_length);
+        for (input, output) in rows.zip(self.output.chunks_exact_mut(row_length)) {
+            soft_row::<F, FMA>(input, output);
         }
-        for (max, &v) in chain_max.iter_mut().zip(rest) {
+    }
+}
+
+/// One row of a softmax.
+#[inline(always)]
+fn soft_row<F: Float, const FMA: bool>(input: &[F], output: &mut [F]) {
+    let greater = |a: F, b: F| if b > a { b } else { a };
+    let mut chain_max = [F::LEAST; CHAINS];
+    let (whole, rest) = input.as_chunks::<CHAINS>();
+    for chunk in whole {
+        for (max, &v) in chain_max.iter_mut().zip(chunk) {
             *max = greater(*max, v);
         }
-        let max = fold_chains(chain_max, greater);
-
-        for (y, &x) in output.iter_mut().zip(input) {
-            // Powers below the normal numbers count for nothing beside the greatest one, which is 1, and processors take a
-            // hundred cycles for them: masked scores have no others. A NaN stays one.
-            let exponent = x - max;
-            let is_tiny = exponent < F::LEAST_EXPONENT;
-            let power = if is_tiny { F::LEAST_EXPONENT } else { exponent }.exp_fast::<FMA>();
-            *y = if is_tiny { F::ZERO } else { power };
-        }
-
-        // A second pass over what is written: sums take the exponentials as they were rounded.
-        let mut chain_sums = [F::ZERO; CHAINS];
-        let (whole, rest) = output.as_chunks::<CHAINS>();
-        for chunk in whole {
-            for (sum, v) in chain_sums.iter_mut().zip(chunk) {
-                *sum += *v;
-            }
-        }
-        chain_sums
-            .iter_mut()
-            .zip(rest)
-            .for_each(|(sum, v)| *sum += *v);
-        // One division for the row; each element is then a product.
-        let scale = F::ONE / fold_chains(chain_sums, |a, b| a + b);
-        output.iter_mut().for_each(|y| *y = *y * scale);
     }
+    for (max, &v) in chain_max.iter_mut().zip(rest) {
+        *max = greater(*max, v);
+    }
+    let max = fold_chains(chain_max, greater);
+
+    for (y, &x) in output.iter_mut().zip(input) {
+        // Powers below the normal numbers count for nothing beside the greatest one, which is 1, and processors take a
+        // hundred cycles for them: masked scores have no others. A NaN stays one.
+        let exponent = x - max;
+        let is_tiny = exponent < F::LEAST_EXPONENT;
+        let bounded = if is_tiny { F::LEAST_EXPONENT } else { exponent };
+        let power = bounded.exp_in_range::<FMA>();
+        *y = if is_tiny { F::ZERO } else { power };
+    }
+
+    // A second pass over what is written: sums take the exponentials as they were rounded.
+    let mut chain_sums = [F::ZERO; CHAINS];
+    let (whole, rest) = output.as_chunks::<CHAINS>();
+    for chunk in whole {
+        for (sum, v) in chain_sums.iter_mut().zip(chunk) {
+            *sum += *v;
+        }
+    }
+    chain_sums
+        .iter_mut()
+        .zip(rest)
+        .for_each(|(sum, v)| *sum += *v);
+    // One division for the row; each element is then a product.
+    let scale = F::ONE / fold_chains(chain_sums, |a, b| a + b);
+    output.iter_mut().for_each(|y| *y = *y * scale);
 }
 
 /// The k greatest or least elements along an axis.
@@ -613,7 +622,8 @@ mod tests {
 
     fn softmax_of(input: &[f32]) -> Vec<f32> {
         let mut output = vec![0.0; input.len()];
-        simd::dispatch_widest(SoftRow {
+        simd::dispatch_widest(SoftRows {
+            row_length: input.len(),
             input,
             output: &mut output,
         });
