@@ -103,12 +103,14 @@ fn ours_once(engine: &Engine, path: &Path) -> (Duration, BTreeSet<String>) {
         source.push_bytes(&decode::silence(total)).expect("a run");
     });
 
+    // As a program that reads a file does: it need not be woken for each block.
+    const LINGER: Duration = Duration::from_millis(50);
     let token_bytes = sink.token().bytes() as usize;
-    let mut records = vec![0; 256 * token_bytes];
+    let mut records = vec![0; 8192 * token_bytes];
     let mut listener = decode::Listener::default();
     let mut frames = BTreeSet::new();
     loop {
-        let tokens = sink.pull_some_bytes(&mut records).expect("a run") as usize;
+        let tokens = sink.pull_batch_bytes(&mut records, LINGER).expect("a run") as usize;
         if tokens == 0 {
             break;
         }

@@ -219,6 +219,10 @@ impl Pass {
 
     /// A later pass of radix 16, in place.
     #[target_feature(enable = "avx512f,avx512dq")]
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "a line of each of several blocks"
+    )]
     fn run16(&self, blocks: &mut [Block]) {
         let part = self.part;
         for (i, twiddles) in self.twiddles.as_chunks().0.iter().enumerate() {
@@ -235,6 +239,10 @@ impl Pass {
     /// A later pass of a smaller radix, in place. All of its results but one have twiddles.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "a line of each of several blocks"
+    )]
     fn run<const RADIX: usize, const TWIDDLES: usize>(&self, blocks: &mut [Block]) {
         let part = self.part;
         for (i, twiddles) in self.twiddles.as_chunks().0.iter().enumerate() {
@@ -403,6 +411,10 @@ fn first_half(vector: impl Fn(usize) -> Wide) -> [[Wide; 4]; 4] {
 /// The second half of the transform of sixteen vectors: gives each result with its number.
 #[inline]
 #[target_feature(enable = "avx512f")]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "the indices name registers, and are unrolled"
+)]
 fn second_half(halves: &[[Wide; 4]; 4], mut give: impl FnMut(usize, Wide)) {
     for k in 0..4 {
         let results = butterfly4([halves[0][k], halves[1][k], halves[2][k], halves[3][k]]);
