@@ -8,7 +8,8 @@
 /// Bytes of a line of the cache.
 const LINE_BYTES: usize = 64;
 
-/// What tiles of rows fetch while they go over panels of weights, each a part.
+/// What tiles of rows fetch while they go over panels of weights, each a part: where what follows is one stretch of memory, which a
+/// pointer goes through in less time than [`FetchLater`] finds its lines (convolutions took 1 to 2 % longer with that).
 #[derive(Clone, Copy)]
 pub(crate) struct FetchAhead {
     /// Where the next line is.
