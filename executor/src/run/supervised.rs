@@ -47,7 +47,6 @@ use super::injection;
 use super::outlet::Outlet;
 use super::run_thread::RunResult;
 use super::self_watch::{Activity, ActivityMonitor, SelfWatch, watch_run};
-use super::system;
 use crate::error::RunError;
 use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
 use crate::inject::{DueFault, Injector};
@@ -731,10 +730,10 @@ impl<'m> SupervisedRun<'m> {
         let wants_thread =
             self.supervisor
                 .wants_os(now_ns, device, step_number, planned_step.may_wait);
-        let worker_process = self.manager.pool.process_of(device);
-        let thread_state = worker_process
-            .filter(|_| wants_thread)
-            .and_then(|worker_process| system::thread_state(worker_process, thread_number));
+        let pool = &self.manager.pool;
+        let thread_state = wants_thread
+            .then(|| pool.thread_state(device, calendar, thread_number))
+            .flatten();
         let is_stopped = thread_state.is_some_and(|thread_state| thread_state.os == Os::Stopped);
         look.is_all_well &= !is_stopped && (planned_step.may_wait || !wants_thread);
         if !planned_step.may_wait {

@@ -23,12 +23,14 @@ use super::inbox::{EventInbox, EventSender, event_channel};
 use super::process::WorkerProcess;
 #[cfg(target_os = "linux")]
 use super::process_pool::{LaunchContext, ProcessPool};
+use super::system;
 use crate::error::EngineError;
 use crate::observe::live::HostProgress;
 use crate::options::Isolation;
 #[cfg(hosts)]
 use crate::options::RunOptions;
 use crate::program::{LoadedModes, LoadedProgram};
+use crate::supervise::Thread;
 use crate::transport::clock::Clock;
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
@@ -405,16 +407,23 @@ impl WorkerPool {
             .any(|member| member.handle.is_process())
     }
 
-    /// The process of a worker; this one for threads, `None` if there is no such worker, or its process does not run its
-    /// program yet.
-    pub(crate) fn process_of(&self, device: DeviceId) -> Option<u32> {
-        match &self.members.get(&device)?.handle {
-            WorkerHandle::Thread(_) => Some(std::process::id()),
+    /// What the system says of the thread with this number that runs a worker's calendar; `None` if there is no such worker, if
+    /// its process does not run its program yet, and if the agent of its host has not said it since the last call.
+    pub(crate) fn thread_state(
+        &self,
+        device: DeviceId,
+        calendar: usize,
+        thread: u32,
+    ) -> Option<Thread> {
+        let process = match &self.members.get(&device)?.handle {
+            WorkerHandle::Thread(_) => std::process::id(),
             #[cfg(target_os = "linux")]
-            WorkerHandle::Process(process) => process.lifetime().process(),
+            WorkerHandle::Process(process) => process.lifetime().process()?,
             #[cfg(hosts)]
-            WorkerHandle::Remote => None,
-        }
+            WorkerHandle::Remote => return self.hosts.as_ref()?.take_thread(device, calendar),
+        };
+        let _ = calendar;
+        system::thread_state(process, thread)
     }
 
     /// Ends the process of a worker that a signal stopped before it was ready, even before it ran its program. Its exit is

@@ -41,7 +41,8 @@ pub(crate) fn step_tables(
         .collect()
 }
 
-fn step_table(
+/// The table of one calendar.
+pub(crate) fn step_table(
     loaded: &LoadedProgram,
     plan: &Plan,
     calendar: &Calendar,

@@ -18,10 +18,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
 use zbmd_ir::DeviceId;
 
 /// What a thread does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Os {
     /// It has a core.
     Running,
@@ -49,7 +50,7 @@ pub struct Sample {
 }
 
 /// What the system says of a worker's thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
     /// What it does.
     pub os: Os,

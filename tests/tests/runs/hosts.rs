@@ -137,11 +137,11 @@ fn start_agent_with(token_file: &Path, more: &[&OsStr]) -> AgentProcess {
     AgentProcess::spawn(command)
 }
 
-fn token_file(folder: &Path) -> PathBuf {
+pub(super) fn token_file(folder: &Path) -> PathBuf {
     agents::token_file(folder, SECRET)
 }
 
-fn host_options(engine: &Engine, agent: &AgentProcess, lease: Duration) -> RunOptions {
+pub(super) fn host_options(engine: &Engine, agent: &AgentProcess, lease: Duration) -> RunOptions {
     let mut options = options(Isolation::Threads);
     options.supervised = Some(supervised(engine, HARDY, None));
     options.hosts = Some(Hosts {
@@ -165,7 +165,7 @@ fn on_one_host(engine: &Engine) -> Told {
     told
 }
 
-const LONG_LEASE: Duration = Duration::from_secs(5);
+pub(super) const LONG_LEASE: Duration = Duration::from_secs(5);
 
 fn two_hosts_give_what_one_gives() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -23,6 +23,7 @@ mod linux {
     mod flight_recorder;
     mod held_shares;
     mod histories;
+    mod host_workers;
     mod hosts;
     mod launching;
     mod live_page;
@@ -48,6 +49,7 @@ mod linux {
         ("flight_recorder", flight_recorder::TESTS),
         ("held_shares", held_shares::TESTS),
         ("histories", histories::TESTS),
+        ("host_workers", host_workers::TESTS),
         ("hosts", hosts::TESTS),
         ("launching", launching::TESTS),
         ("live_page", live_page::TESTS),
@@ -71,6 +73,7 @@ mod linux {
     fn registry() -> Registry {
         let mut registry = zbmd_tests::actors::registry();
         held_shares::add_actor(&mut registry);
+        host_workers::add_actor(&mut registry);
         registry
     }
 }

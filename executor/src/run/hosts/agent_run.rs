@@ -11,12 +11,14 @@ use zbmd_wire::connection::{Credentials, SharedConnection};
 
 use super::agent_seat::Obedience;
 use super::bundle_parts::BundleShelf;
-use super::message::{self, Order, Report};
+use super::message::{self, Order, Report, Standing};
 use super::seat::Mandate;
 use crate::fault::WorkerOutcome;
 use crate::program::{Engine, LoadedProgram};
+use crate::run::system;
 use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::epoch_state::WorkerStatus;
 use crate::transport::primitive::Ordering;
 use crate::transport::session_memory::SessionMemory;
 use crate::transport::switchboard::Switchboard;
@@ -24,6 +26,7 @@ use crate::worker::border;
 use crate::worker::gpu::OpenGpus;
 use crate::worker::host;
 use crate::worker::job::{HostOptions, WorkerEnd, WorkerJob};
+use crate::worker::step_table::{StepTable, step_table};
 use crate::worker::wired::Wiring;
 
 /// How often the conductor is told what has changed.
@@ -75,6 +78,12 @@ struct Reported {
     calendar: usize,
     periods: Option<u64>,
     border: u64,
+    /// Where the worker was at the last look: its period and instruction.
+    seen_at: (u64, u32),
+    /// The conductor has been told that it stands.
+    is_standing: bool,
+    /// What its instructions are, once that has been asked.
+    steps: Option<StepTable>,
 }
 
 impl AgentRun {
@@ -316,7 +325,9 @@ impl AgentRun {
         let mut reported = reported.lock().unwrap_or_else(PoisonError::into_inner);
         let status = &epoch.memory.statuses[reported.calendar];
         let periods = status.periods.load(Ordering::Acquire);
-        if reported.periods == Some(periods) {
+        let standing = epoch.standing(&mut reported, periods);
+        let has_moved_on = reported.is_standing && standing.is_none();
+        if reported.periods == Some(periods) && standing.is_none() && !has_moved_on {
             return Ok(());
         }
         if let Some(borders) = epoch.memory.borders() {
@@ -331,10 +342,12 @@ impl AgentRun {
             }
         }
         reported.periods = Some(periods);
+        reported.is_standing = standing.is_some();
         self.report(&Report::Progress {
             epoch: epoch.spec.epoch,
             calendar: reported.calendar as u32,
             periods,
+            standing,
         })
     }
 }
@@ -360,6 +373,9 @@ impl AgentEpoch {
                 calendar: *calendar as usize,
                 periods: None,
                 border: 0,
+                seen_at: (0, WorkerStatus::BETWEEN_PERIODS),
+                is_standing: false,
+                steps: None,
             })
         });
         Ok(Self {
@@ -369,6 +385,29 @@ impl AgentEpoch {
             session_memory: Arc::new(decisions),
             calendars: reported.collect(),
         })
+    }
+
+    /// Where a worker stands, if it is where it was at the last look, and waits for nobody there.
+    fn standing(&self, reported: &mut Reported, periods: u64) -> Option<Standing> {
+        let status = &self.memory.statuses[reported.calendar];
+        let pc = status.pc.load(Ordering::Relaxed);
+        let thread = status.thread.load(Ordering::Acquire);
+        let seen_before = std::mem::replace(&mut reported.seen_at, (periods, pc));
+        let has_left = status.has_left.load(Ordering::Acquire) != 0;
+        if seen_before != (periods, pc) || thread == 0 || has_left {
+            return None;
+        }
+
+        let plan = &self.loaded.program.plans[self.spec.plan];
+        let calendar = &plan.calendars[reported.calendar];
+        let steps = &mut reported.steps;
+        let steps =
+            steps.get_or_insert_with(|| step_table(&self.loaded, plan, calendar, &self.memory));
+        if steps.step_at(pc).may_wait {
+            return None;
+        }
+        let thread = system::thread_state(std::process::id(), thread)?;
+        Some(Standing { pc, thread })
     }
 
     /// The tokens that a calendar's device keeps, in an area.

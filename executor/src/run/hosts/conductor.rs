@@ -23,6 +23,7 @@ use crate::options::{Hosts, Isolation, RunOptions};
 use crate::program::{LoadedModes, LoadedProgram};
 use crate::run::event::WorkerEvent;
 use crate::run::inbox::EventSender;
+use crate::supervise::Thread;
 use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::session_memory::SessionMemory;
@@ -361,6 +362,12 @@ impl HostSet {
         let host = self.hosts[device];
         let is_there = self.links[host].as_ref().is_some_and(HostLink::is_there);
         (!is_there).then(|| format!("host {} is gone", self.names[host]))
+    }
+
+    /// What is known of the thread of another host's worker; see [`HostLink::take_thread`].
+    pub(crate) fn take_thread(&self, device: DeviceId, calendar: usize) -> Option<Thread> {
+        let link = self.links[self.hosts[device]].as_ref()?;
+        link.take_thread(calendar)
     }
 
     /// Where the workers of an epoch are.

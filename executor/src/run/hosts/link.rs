@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use zbmd_ir::{ChannelId, DeviceId, Plan};
@@ -19,9 +19,11 @@ use crate::options::Hosts;
 use crate::program::LoadedProgram;
 use crate::run::event::WorkerEvent;
 use crate::run::inbox::EventSender;
+use crate::supervise::Thread;
 use crate::transport::admission::AdmissionGate;
 use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::epoch_state::WorkerStatus;
 use crate::transport::primitive::Ordering as WordOrdering;
 use crate::transport::ring::Spin;
 use crate::transport::session_memory::SessionMemory;
@@ -85,6 +87,8 @@ struct Shared {
     present: Mutex<Option<Arc<LinkEpoch>>>,
     /// Of the last epochs, the workers of this host: their ends may come late.
     parts: Mutex<BTreeMap<u64, Vec<RemotePart>>>,
+    /// By calendar, threads of workers that stand: what has been reported since it was taken last.
+    threads: Mutex<BTreeMap<usize, Thread>>,
     is_gone: AtomicBool,
     /// It was closed because nothing was heard.
     silence: Silence,
@@ -116,6 +120,7 @@ impl HostLink {
             connection,
             present: Mutex::new(None),
             parts: Mutex::default(),
+            threads: Mutex::default(),
             is_gone: AtomicBool::new(false),
             silence: Silence::default(),
         });
@@ -170,6 +175,12 @@ impl HostLink {
     /// Whether the agent is there.
     pub(super) fn is_there(&self) -> bool {
         !self.shared.is_gone.load(Ordering::Acquire)
+    }
+
+    /// What the system says of a worker's thread, if that has been reported since this was called last: what is older says
+    /// nothing of now.
+    pub(super) fn take_thread(&self, calendar: usize) -> Option<Thread> {
+        self.shared.threads().remove(&calendar)
     }
 
     /// Lets the agent begin its part of an epoch.
@@ -233,7 +244,12 @@ impl Shared {
             .copied()
     }
 
+    fn threads(&self) -> MutexGuard<'_, BTreeMap<usize, Thread>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn enter(&self, epoch: Arc<LinkEpoch>) {
+        self.threads().clear();
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         parts.insert(epoch.spec.epoch, epoch.parts.clone());
         while parts.len() > REMEMBERED_EPOCHS {
@@ -401,9 +417,15 @@ fn take_in(
             epoch,
             calendar,
             periods,
+            standing,
         } if is_present(epoch) => {
             let part = part_of(present, calendar)?;
             let status = &present.memory.statuses[part.calendar];
+            if let Some(standing) = standing {
+                shared.threads().insert(part.calendar, standing.thread);
+            }
+            let pc = standing.map_or(WorkerStatus::BETWEEN_PERIODS, |standing| standing.pc);
+            status.pc.store(pc, WordOrdering::Relaxed);
             // It has no thread here: any number says that it has begun.
             status.thread.store(1, WordOrdering::Release);
             status.periods.store(periods, WordOrdering::Release);

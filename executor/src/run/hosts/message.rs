@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bundle_parts::BundleParts;
 use super::seat::Mandate;
+use crate::supervise::Thread;
 use crate::transport::epoch_spec::EpochSpec;
 use crate::worker::job::{HostOptions, WorkerEnd};
 
@@ -82,11 +83,13 @@ pub(super) enum Report {
         border: u64,
         tokens: SavedTokens,
     },
-    /// A worker has done so many periods, and has saved what they save.
+    /// A worker has done so many periods, and has saved what they save; where it stands, if it was seen twice at the same
+    /// instruction that waits for nobody. That is said again at every look, and once more when the worker has moved on.
     Progress {
         epoch: u64,
         calendar: u32,
         periods: u64,
+        standing: Option<Standing>,
     },
     /// A worker's part is over; the tokens on its channels if it has finished.
     Ended {
@@ -95,6 +98,13 @@ pub(super) enum Report {
         end: Box<WorkerEnd>,
         tokens: SavedTokens,
     },
+}
+
+/// Where a worker stands that makes no progress: its instruction, and what the system says of its thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Standing {
+    pub pc: u32,
+    pub thread: Thread,
 }
 
 /// Sends a message.

@@ -1,0 +1,132 @@
+//! Workers of an agent's host that get nowhere while the agent itself is well: the run hears of it, and goes on with the output of
+//! one host.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use zbmd_backends::op::Registry;
+use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+use zbmd_executor::supervise::What;
+use zbmd_executor::{Engine, Isolation};
+use zbmd_tests::agents::{AgentProcess, TWO_HOSTS};
+use zbmd_tests::child_run;
+use zbmd_tests::harness::Test;
+use zbmd_tests::losses::{Feed, live, live_with, options};
+use zbmd_tests::step_actor::{StepPorts, register};
+
+use super::hosts::{LONG_LEASE, host_options, token_file};
+
+pub(super) const TESTS: &[Test] = &[("kernels_that_never_end", kernels_that_never_end)];
+
+/// In the environment of an agent: the file whose being there makes the next firing of the actor below never end.
+const STALL_FILE: &str = "ZBMD_TEST_STALL";
+const SPIN: &str = "spin";
+
+const MODEL: &str = r#"Model(
+        name: "stalling",
+        sources: { "in": Stream(dtype: u8, shape: [4]) },
+        actors: { "sum": Custom("stalling_sum") },
+        channels: [(from: "in", to: ["sum"]), (from: "sum", to: ["out"])],
+        sinks: { "out": Stream() },
+        pins: { "in": "left:0", "sum": "right:0", "out": "left:0" },
+    )"#;
+
+/// Adds running sums, whose firings may be made never to end.
+pub(super) fn add_actor(registry: &mut Registry) {
+    let port = |name: &str| vec![(name.to_owned(), 4)];
+    let ports = StepPorts {
+        inputs: port("x"),
+        outputs: port("y"),
+        state: vec![0; 4],
+    };
+    register(registry, "stalling_sum", ports, |mut step| {
+        stall_if_asked();
+        for (sum, byte) in step.state.iter_mut().zip(step.inputs[0]) {
+            *sum = sum.wrapping_mul(31).wrapping_add(*byte);
+        }
+        step.outputs[0].copy_from_slice(step.state);
+    });
+}
+
+fn stall_if_asked() {
+    static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let file = FILE.get_or_init(|| std::env::var_os(STALL_FILE).map(PathBuf::from));
+    let Some(how) = file
+        .as_ref()
+        .and_then(|file| std::fs::read_to_string(file).ok())
+    else {
+        return;
+    };
+    let _ = file.as_ref().map(std::fs::remove_file);
+    loop {
+        match how.as_str() {
+            SPIN => std::hint::spin_loop(),
+            _ => std::thread::sleep(Duration::from_secs(1)),
+        }
+    }
+}
+
+fn engine(folder: &Path) -> Engine {
+    let machine = folder.join("cluster.ron");
+    std::fs::write(&machine, TWO_HOSTS).expect("written");
+    let registry = super::registry();
+    let options = CompileOptions {
+        registry: registry.clone(),
+        machine: MachineChoice::File(machine),
+        contingencies: Losses::None,
+        ..CompileOptions::default()
+    };
+    let compiled = compile_str("stalling.ron", MODEL, "", &options);
+    let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+    Engine::new(compiled.program, &registry).expect("an engine")
+}
+
+/// The thread is given up, and another one takes its place, whether the kernel needs a core or sleeps.
+fn kernels_that_never_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path());
+    let feed = Feed {
+        seed: 3,
+        iterations: 40_000,
+        per_s: None,
+    };
+    let expected = live(&engine, feed, options(Isolation::Threads));
+    expected.outcome.as_ref().expect("it runs");
+    let token_file = token_file(folder.path());
+    for how in [SPIN, "sleep"] {
+        let stall = folder.path().join("stall");
+        let mut command = child_run::command();
+        command
+            .args(["agent", "--listen", "127.0.0.1:0", "--token-file"])
+            .arg(&token_file)
+            .env(STALL_FILE, &stall);
+        let agent = AgentProcess::spawn(command);
+        let options = host_options(&engine, &agent, LONG_LEASE);
+        let paced = Feed {
+            per_s: Some(40_000.0),
+            ..feed
+        };
+        let told = live_with(&engine, paced, options, |_, is_over| {
+            std::thread::sleep(Duration::from_millis(300));
+            std::fs::write(&stall, how).expect("written");
+            while stall.exists() && !is_over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+
+        let events = &told.events;
+        assert!(
+            told.outcome.is_ok(),
+            "{how}: {:?}: {events:?}",
+            told.outcome
+        );
+        assert!(!stall.exists(), "{how}: no kernel was at work");
+        let hung = events
+            .iter()
+            .any(|event| matches!(event.what, What::Overdue { .. }));
+        assert!(hung, "{how}: {events:?}");
+        assert_eq!(told.sinks, expected.sinks, "{how}");
+    }
+}
