@@ -1,5 +1,6 @@
 //! `machine.ron`: reads and writes machines; and this computer as a machine, where no such file is given.
 
+mod cluster;
 mod hosts;
 mod links;
 
@@ -17,6 +18,7 @@ use crate::read::{self, Fields};
 use crate::source::{FileId, Span, Spanned};
 use crate::units::{self, UnitError};
 
+pub use cluster::{ClusterHost, HostLink, cluster_to_ron};
 use zbmd_backends::devices::memory_bytes;
 /// The CPU devices of this computer: `zbmd_backends::devices::detect`.
 pub use zbmd_backends::devices::{CORE_BYTES_PER_S, CORE_FLOPS, detect, detect_in_teams, uniform};
@@ -123,10 +125,14 @@ pub fn to_ron(machine: &Machine) -> Result<String, ron::Error> {
         links: links.map(|link| RonLink::new(link, machine)).collect(),
         hosts: hosts::names(machine),
     };
+    ron_text(&serialisable)
+}
+
+fn ron_text(machine: &RonMachine<'_>) -> Result<String, ron::Error> {
     let ron_config = ron::ser::PrettyConfig::new()
         .struct_names(true)
         .depth_limit(2);
-    let text = ron::ser::to_string_pretty(&serialisable, ron_config)?;
+    let text = ron::ser::to_string_pretty(machine, ron_config)?;
     Ok(text + "\n")
 }
 
@@ -511,6 +517,52 @@ mod tests {
         } else {
             Err(errors)
         }
+    }
+
+    #[test]
+    fn a_cluster_reads_back_with_the_links_of_its_hosts() {
+        let host = |name: &str, devices| ClusterHost {
+            name: name.to_owned(),
+            devices: uniform(devices).devices.raw,
+        };
+        let hosts = [host("left", 2), host("right", 1)];
+        let link = |from, to, bytes_per_s, latency_ns| HostLink {
+            from,
+            to,
+            bytes_per_s,
+            latency_ns,
+        };
+        let links = [link(0, 1, 1_200_000_000, 21_500), link(1, 0, 900, 7)];
+        let text = cluster_to_ron(&hosts, &links).expect("written");
+        let machine = parse(&text).unwrap_or_else(|errors| panic!("{errors:?}: {text}"));
+
+        let names = machine.devices.iter().map(|device| device.name.as_str());
+        assert_eq!(names.collect::<Vec<_>>(), ["left:0", "left:1", "right:0"]);
+        let [left, right] = &machine.hosts.raw[..] else {
+            panic!("{:?}", machine.hosts);
+        };
+        assert_eq!((&*left.name, &*right.name), ("left", "right"));
+        let mut links: Vec<_> = machine
+            .links
+            .iter()
+            .map(|link| (link.from.0, link.to.0, link.bytes_per_s, link.latency_ns))
+            .collect();
+        links.sort_unstable();
+        let (within, latency) = (
+            zbmd_backends::devices::LINK_BYTES_PER_S,
+            zbmd_backends::devices::LINK_LATENCY_NS,
+        );
+        assert_eq!(
+            links,
+            [
+                (0, 1, within, latency),
+                (0, 2, 1_200_000_000, 21_500),
+                (1, 0, within, latency),
+                (1, 2, 1_200_000_000, 21_500),
+                (2, 0, 900, 7),
+                (2, 1, 900, 7),
+            ]
+        );
     }
 
     #[test]

@@ -67,6 +67,7 @@ fn crates_import_only_what_the_design_allows() {
                 "backends",
                 "tick-sim",
                 "compiler",
+                "wire",
             ],
         ),
         (
@@ -75,7 +76,7 @@ fn crates_import_only_what_the_design_allows() {
         ),
         (
             "executor/cli",
-            &["ir", "backends", "fft", "executor", "live"],
+            &["ir", "backends", "fft", "executor", "live", "wire"],
         ),
         (
             "executor/live",

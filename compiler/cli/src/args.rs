@@ -140,7 +140,9 @@ Examples:
 Example:
   zbmdc devices --ron > machine.ron                       a machine file to start from
   zbmdc devices --cores 4 --ron > machine.ron             with devices of four cores each
-  zbmdc devices --gpus --ron > machine.ron                the same with the GPUs that are found")]
+  zbmdc devices --gpus --ron > machine.ron                the same with the GPUs that are found
+  zbmdc devices --own left --cluster right=10.0.0.2:7171 --token-file token --plain-wires > cluster.ron
+                                                          of this computer and an agent's, links as they are now")]
     Devices {
         /// Cores of each CPU device
         #[arg(long, value_name = "N", default_value_t = 1,
@@ -152,6 +154,9 @@ Example:
         /// With the GPUs, which are used where a machine file names them, or with `compile --gpus`
         #[arg(long)]
         gpus: bool,
+        #[cfg(hosts)]
+        #[command(flatten)]
+        cluster: Box<crate::cluster::ClusterArgs>,
     },
     /// List the ops that models may use, or describe one
     #[command(after_help = "\

@@ -37,7 +37,13 @@ pub(crate) fn run(cli: Cli) -> Exit {
             buffers,
         } => analyse(&model, machine, buffers, voice),
         Command::Simulate(args) => simulate(&args, voice),
-        Command::Devices { cores, ron, gpus } => list_devices(cores, ron, gpus),
+        #[cfg(hosts)]
+        Command::Devices { cluster, .. } if cluster.is_asked_for() => {
+            crate::cluster::list(&cluster)
+        }
+        Command::Devices {
+            cores, ron, gpus, ..
+        } => list_devices(cores, ron, gpus),
         Command::Ops { name } => list_ops(name.as_deref()),
         Command::Explain { code } => explain_code(code.as_deref()),
         Command::Inspect(args) => inspect(&args, voice),

@@ -4,6 +4,8 @@ mod admit;
 mod args;
 mod calibrate;
 mod check;
+#[cfg(hosts)]
+mod cluster;
 mod commands;
 mod compare;
 mod compile;

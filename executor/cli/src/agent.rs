@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use zbmd_backends::op::Registry;
-use zbmd_executor::{
-    AgentEvent, AgentSeat, Credentials, Engine, Hosts, Join, Protection, Takeover, Tls, TlsFiles,
-    Token, find_ucx, serve_as_agent,
-};
+use zbmd_executor::{AgentEvent, AgentSeat, Engine, Hosts, Join, Takeover, serve_as_agent};
+use zbmd_wire::args::ProtectionArgs;
 
 use super::args::Args;
 use super::council::CouncilArgs;
@@ -42,77 +40,6 @@ pub(super) struct Agent {
     protection: ProtectionArgs,
     #[command(flatten)]
     council: CouncilArgs,
-}
-
-/// How connections between hosts are protected.
-#[derive(Debug, clap::Args)]
-pub(super) struct ProtectionArgs {
-    /// Protect connections between hosts by TLS: the certificate of this host, as PEM, which names the address by which the
-    /// others reach it.
-    #[arg(long, value_name = "FILE")]
-    pub(super) tls_certificate: Option<PathBuf>,
-    /// The key of the certificate: a file that only its owner can read.
-    #[arg(long, value_name = "FILE")]
-    pub(super) tls_key: Option<PathBuf>,
-    /// The authority that has signed the certificates of all hosts.
-    #[arg(long, value_name = "FILE")]
-    pub(super) tls_ca: Option<PathBuf>,
-    /// Let connections to other computers be neither encrypted nor signed: the network must be trusted, and all hosts must be
-    /// started with this.
-    #[arg(long, conflicts_with = "tls_certificate")]
-    plain_wires: bool,
-    /// Carry tokens between hosts over UCX: RDMA, shared memory or TCP, as UCX_TLS and the computers have it. Connections are plain as with
-    /// --plain-wires, and all hosts must be started with this.
-    #[arg(long, conflicts_with_all = ["tls_certificate", "plain_wires"])]
-    ucx_wires: bool,
-}
-
-impl ProtectionArgs {
-    fn protection(&self) -> Result<Protection, CliError> {
-        let files = match (&self.tls_certificate, &self.tls_key, &self.tls_ca) {
-            (Some(certificate), Some(key), Some(ca)) => TlsFiles {
-                certificate: certificate.clone(),
-                key: key.clone(),
-                ca: ca.clone(),
-            },
-            (None, None, None) if self.ucx_wires => {
-                find_ucx().map_err(|error| CliError::Usage(error.to_string()))?;
-                return Ok(Protection::Ucx);
-            }
-            (None, None, None) if self.plain_wires => return Ok(Protection::Plain),
-            (None, None, None) => return Ok(Protection::Loopback),
-            _ => {
-                let text =
-                    "TLS between hosts needs all of --tls-certificate, --tls-key and --tls-ca";
-                return Err(CliError::Usage(text.to_owned()));
-            }
-        };
-        let tls = Tls::read(&files).map_err(|error| CliError::Credentials(error.to_string()))?;
-        Ok(Protection::Tls(tls))
-    }
-
-    /// Whether connections stay in this computer.
-    fn is_loopback(&self) -> bool {
-        self.tls_certificate.is_none() && !self.plain_wires && !self.ucx_wires
-    }
-
-    /// What this host shows to others at these addresses.
-    fn credentials(
-        &self,
-        token_file: &Path,
-        addresses: &mut dyn Iterator<Item = SocketAddr>,
-    ) -> Result<Credentials, CliError> {
-        let protection = self.protection()?;
-        for address in addresses {
-            let checked = protection.check(address);
-            checked.map_err(|error| CliError::Usage(error.to_string()))?;
-        }
-        let token = Token::read(token_file);
-        Ok(Credentials {
-            token: token.map_err(|error| CliError::Credentials(error.to_string()))?,
-            protection,
-        })
-    }
 }
 
 /// The other hosts of a run, if the command line has some.

@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use zbmd_ir::response::LatePolicy;
 
 #[cfg(hosts)]
-use super::agent::{Agent, ProtectionArgs};
+use super::agent::Agent;
 #[cfg(target_os = "linux")]
 use super::control::{Mode, ProbeArgs, Set};
 #[cfg(hosts)]
@@ -22,6 +22,8 @@ use super::top::Top;
 #[cfg(hosts)]
 use super::up::Up;
 use crate::flight::{Keep, keep};
+#[cfg(hosts)]
+use zbmd_wire::args::ProtectionArgs;
 
 /// [`zbmd_ir::limits::MAX_STRUCTURE_BYTES`] in MiB.
 const DEFAULT_MAX_STRUCTURE_MIB: u32 = (zbmd_ir::limits::MAX_STRUCTURE_BYTES >> 20) as u32;

@@ -133,6 +133,17 @@ enum CliError {
     Run(#[from] RunError),
 }
 
+#[cfg(hosts)]
+impl From<zbmd_wire::args::CredentialsError> for CliError {
+    fn from(error: zbmd_wire::args::CredentialsError) -> Self {
+        use zbmd_wire::args::CredentialsError;
+        match error {
+            CredentialsError::Usage(text) => Self::Usage(text),
+            CredentialsError::File(text) => Self::Credentials(text),
+        }
+    }
+}
+
 impl CliError {
     fn code(&self) -> u8 {
         match self {

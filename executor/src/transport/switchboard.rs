@@ -45,7 +45,8 @@ struct Present {
 /// Who is let in besides wires, and who answers them.
 #[derive(Clone)]
 pub(crate) struct Callers {
-    /// Conductors, of which an agent serves one at a time, agents that join a run, or agents that lack a bundle.
+    /// Conductors, of which an agent serves one at a time, agents that join a run, agents that lack a bundle, or whoever measures
+    /// the network, which would disturb a run.
     pub purpose: Purpose,
     /// Takes their connections.
     pub taker: Sender<Accepted>,
@@ -237,8 +238,11 @@ impl Switchboard {
             drop(board);
             return accepted.refuse(Refusal::Unknown, deadline);
         };
-        let is_conductor = purpose == Purpose::Control;
-        let was_busy = is_conductor && std::mem::replace(&mut board.is_busy, true);
+        let was_busy = match purpose {
+            Purpose::Control => std::mem::replace(&mut board.is_busy, true),
+            Purpose::Measure => board.is_busy,
+            _ => false,
+        };
         drop(board);
         if was_busy {
             return accepted.refuse(Refusal::Busy, deadline);

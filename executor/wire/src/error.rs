@@ -105,6 +105,62 @@ pub enum FrameError {
     },
 }
 
+/// Why the way to a host could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Nobody answers there.
+    #[error("{address}: {source}: is `zbmd-run agent` started there?")]
+    NotThere {
+        /// Where.
+        address: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// Whoever answers does not know the token, or serves a run.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// The connection broke.
+    #[error("{address}: the connection ended while it was measured: {source}")]
+    Cut {
+        /// Of the other host.
+        address: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The other host could not do it.
+    #[error("{address}: {why}")]
+    Refused {
+        /// Of the other host.
+        address: SocketAddr,
+        /// What it says.
+        why: String,
+    },
+    /// It answers something else.
+    #[error(
+        "{address}: an answer of kind {found} to a request of kind {expected}: both hosts must run the same zbmd"
+    )]
+    Answer {
+        /// Of the other host.
+        address: SocketAddr,
+        /// As it came.
+        found: u8,
+        /// What was asked for.
+        expected: u8,
+    },
+    /// It says more than anybody has to say.
+    #[error(
+        "{address}: a text of {bytes} bytes, {most} are the most: both hosts must run the same zbmd"
+    )]
+    Long {
+        /// Of the other host.
+        address: SocketAddr,
+        /// As it came.
+        bytes: u64,
+        /// The most.
+        most: u64,
+    },
+}
+
 /// Why a wire carries nothing any more.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {

@@ -45,6 +45,8 @@ pub enum Purpose {
     Join = 5,
     /// An agent has another one pass on a bundle.
     Bundle = 6,
+    /// Somebody measures the way to a host, or has it measure another one.
+    Measure = 7,
 }
 
 /// What the dialer says.
@@ -118,6 +120,7 @@ impl Hello {
             4 => Purpose::Border,
             5 => Purpose::Join,
             6 => Purpose::Bundle,
+            7 => Purpose::Measure,
             found => return Err(HandshakeError::Purpose { peer, found }),
         };
         Ok(Self {

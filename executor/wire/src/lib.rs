@@ -35,11 +35,14 @@
 //! plain ([`connection::Protection`]). Plain ones are neither encrypted nor signed: then the network must be trusted. Their tokens
 //! can go over UCX, where there is a faster way between two hosts than TCP.
 
+#[cfg(feature = "args")]
+pub mod args;
 pub mod beat;
 pub mod connection;
 pub mod error;
 pub mod frame;
 pub mod handshake;
+pub mod link_speed;
 mod session;
 mod socket;
 #[cfg(feature = "testing")]

@@ -11,6 +11,7 @@ use zbmd_wire::Deadline;
 use zbmd_wire::connection::{Connection, Credentials, Protection, SharedConnection};
 use zbmd_wire::error::{HandshakeError, Refusal};
 use zbmd_wire::handshake::{Hello, Purpose, accept, dial};
+use zbmd_wire::link_speed::{self, Surveyor};
 use zbmd_wire::testing::{Authority, Flaw, plain};
 use zbmd_wire::tls::{Tls, TlsError};
 use zbmd_wire::token::Token;
@@ -366,4 +367,27 @@ fn plain_connections_stay_at_home_unless_they_are_asked_for() {
         .check(there)
         .expect_err("another computer");
     assert!(error.to_string().contains("--plain-wires"), "{error}");
+}
+
+#[test]
+fn the_network_is_measured_in_tls_as_well() {
+    let authority = Authority::new();
+    let credentials = secured(&authority, Flaw::None);
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let agent = credentials.clone();
+    std::thread::spawn(move || {
+        let socket = listener.accept().expect("dialed").0;
+        let accepted = accept(socket, &agent, soon()).expect("ours");
+        assert_eq!(accepted.hello.purpose, Purpose::Measure);
+        let connection = accepted.welcome(soon()).expect("welcomed");
+        link_speed::serve(connection, b"a host", &agent)
+    });
+
+    let mut surveyor = Surveyor::dial(address, &credentials).expect("there");
+    assert_eq!(surveyor.description().expect("told"), b"a host");
+    for speed in [surveyor.speed_there(), surveyor.speed_back()] {
+        let speed = speed.expect("measured");
+        assert!(speed.bytes_per_s > 1_000_000, "{speed:?}");
+    }
 }

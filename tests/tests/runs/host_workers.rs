@@ -7,18 +7,27 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use zbmd_backends::op::Registry;
-use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str, machine};
 use zbmd_executor::supervise::What;
 use zbmd_executor::{Engine, Isolation};
+use zbmd_ir::Device;
 use zbmd_tests::agents::{AgentProcess, TWO_HOSTS};
 use zbmd_tests::child_run;
 use zbmd_tests::harness::Test;
 use zbmd_tests::losses::{Feed, live, live_with, options};
 use zbmd_tests::step_actor::{StepPorts, register};
+use zbmd_wire::error::{HandshakeError, LinkError, Refusal};
+use zbmd_wire::link_speed::Surveyor;
 
-use super::hosts::{LONG_LEASE, host_options, token_file};
+use super::hosts::{LONG_LEASE, host_options, start_agent, token_file};
 
-pub(super) const TESTS: &[Test] = &[("kernels_that_never_end", kernels_that_never_end)];
+pub(super) const TESTS: &[Test] = &[
+    ("kernels_that_never_end", kernels_that_never_end),
+    (
+        "an_agent_that_serves_a_run_is_not_measured",
+        an_agent_that_serves_a_run_is_not_measured,
+    ),
+];
 
 /// In the environment of an agent: the file whose being there makes the next firing of the actor below never end.
 const STALL_FILE: &str = "ZBMD_TEST_STALL";
@@ -81,6 +90,43 @@ fn engine(folder: &Path) -> Engine {
     let compiled = compile_str("stalling.ron", MODEL, "", &options);
     let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
     Engine::new(compiled.program, &registry).expect("an engine")
+}
+
+fn an_agent_that_serves_a_run_is_not_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path());
+    let agent = start_agent(&token_file(folder.path()));
+    let options = host_options(&engine, &agent, LONG_LEASE);
+    let credentials = options
+        .hosts
+        .as_ref()
+        .map(|hosts| hosts.credentials.clone());
+    let credentials = credentials.expect("several hosts");
+    let survey = || Surveyor::dial(agent.address, &credentials);
+    let mut surveyor = survey().expect("no run yet");
+    let devices = surveyor.description().expect("told");
+    let devices: Vec<Device> = postcard::from_bytes(&devices).expect("devices");
+    assert_eq!(devices, machine::detect().devices.raw);
+    drop(surveyor);
+
+    let feed = Feed {
+        seed: 3,
+        iterations: 40_000,
+        per_s: Some(80_000.0),
+    };
+    let told = live_with(&engine, feed, options, |_, _| {
+        std::thread::sleep(Duration::from_millis(200));
+        let error = survey().expect_err("it serves a run");
+        let is_busy = matches!(
+            error,
+            LinkError::Handshake(HandshakeError::Refused {
+                why: Refusal::Busy,
+                ..
+            })
+        );
+        assert!(is_busy, "{error}");
+    });
+    told.outcome.expect("it runs");
 }
 
 /// The thread is given up, and another one takes its place, whether the kernel needs a core or sleeps.

@@ -118,7 +118,7 @@ fn engine_of(folder: &Path, model: &str) -> Engine {
     engine
 }
 
-fn start_agent(token_file: &Path) -> AgentProcess {
+pub(super) fn start_agent(token_file: &Path) -> AgentProcess {
     start_agent_with(token_file, &[])
 }
 

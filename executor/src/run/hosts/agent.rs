@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,7 +13,9 @@ use zbmd_op::Registry;
 use zbmd_wire::Deadline;
 use zbmd_wire::beat::BeatSender;
 use zbmd_wire::connection::{Credentials, SharedConnection};
+use zbmd_wire::error::Refusal;
 use zbmd_wire::handshake::{Accepted, Purpose};
+use zbmd_wire::link_speed;
 
 use super::agent_run::{AgentRun, RunTerms};
 use super::agent_seat::Obedience;
@@ -36,6 +38,8 @@ const MAX_LEASE_NS: u64 = 600_000_000_000;
 /// A conductor that waits for a bundle to be passed on is told after so many parts how many there are.
 const PARTS_PER_WORD: u64 = 16;
 const SEND_LIMIT: Duration = Duration::from_secs(2);
+/// Those that measure the network at a time.
+const MAX_SURVEYORS: usize = 8;
 
 /// What an agent tells whoever started it.
 #[derive(Debug)]
@@ -147,7 +151,11 @@ pub fn serve_as_agent(
         taker,
     };
     let shelf = Arc::<BundleShelf>::default();
-    let callers = vec![conductor_calls, pass_bundles_on(&shelf).map_err(failed)?];
+    let callers = vec![
+        conductor_calls,
+        pass_bundles_on(&shelf).map_err(failed)?,
+        answer_surveyors(credentials).map_err(failed)?,
+    ];
     let switchboard = Switchboard::listen(address, credentials, callers).map_err(failed)?;
     let beats = UdpSocket::bind(switchboard.address()).map_err(failed)?;
     listener(AgentEvent::Listening(switchboard.address()));
@@ -206,6 +214,50 @@ fn pass_bundles_on(shelf: &Arc<BundleShelf>) -> io::Result<Callers> {
         purpose: Purpose::Bundle,
         taker,
     })
+}
+
+/// Begins to tell whoever asks how fast the network is, and which devices this host has, on a thread for each of them: one that
+/// measures the way to this host is not kept waiting by one that has another host measure it.
+fn answer_surveyors(credentials: &Credentials) -> io::Result<Callers> {
+    let (taker, callers) = mpsc::channel::<Accepted>();
+    let credentials = credentials.clone();
+    let asked = Arc::<AtomicUsize>::default();
+    let answer_all = move || {
+        for accepted in callers {
+            let deadline = Deadline::after(SEND_LIMIT);
+            if asked.fetch_add(1, Ordering::Relaxed) >= MAX_SURVEYORS {
+                asked.fetch_sub(1, Ordering::Relaxed);
+                accepted.refuse(Refusal::Busy, deadline);
+                continue;
+            }
+            let (credentials, being_asked) = (credentials.clone(), Arc::clone(&asked));
+            let answer = move || {
+                // Whoever asked is told what went wrong, or is gone.
+                if let Ok(connection) = accepted.welcome(deadline)
+                    && let Ok(devices) = own_devices()
+                {
+                    let _ = link_speed::serve(connection, &devices, &credentials);
+                }
+                being_asked.fetch_sub(1, Ordering::Relaxed);
+            };
+            let builder = std::thread::Builder::new().name("zbmd survey".to_owned());
+            if builder.spawn(answer).is_err() {
+                asked.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("zbmd surveys".to_owned())
+        .spawn(answer_all)?;
+    Ok(Callers {
+        purpose: Purpose::Measure,
+        taker,
+    })
+}
+
+/// The CPU devices of this host, as `Vec<Device>` in postcard.
+fn own_devices() -> Result<Vec<u8>, postcard::Error> {
+    postcard::to_stdvec(&zbmd_devices::detect().devices.raw)
 }
 
 /// Joins the run, and each one after it unless it is to be only one, on a thread of its own. When there is nobody to serve

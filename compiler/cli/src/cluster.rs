@@ -1,0 +1,166 @@
+//! `zbmdc devices --cluster`: the machine file of a cluster, from what its agents say and measure.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use zbmd_compiler::machine::{self, ClusterHost, HostLink};
+use zbmd_ir::Device;
+use zbmd_wire::args::{CredentialsError, ProtectionArgs};
+use zbmd_wire::error::{HandshakeError, LinkError, Refusal};
+use zbmd_wire::link_speed::{LinkSpeed, Surveyor};
+
+use crate::output::{Exit, print, say};
+
+/// Which hosts, and how they are reached.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ClusterArgs {
+    /// Write the machine file of a cluster: this is one of its hosts, whose `zbmd-run agent` listens there and serves no run. The
+    /// links between all hosts are measured one after the other, some 0.2 s each
+    #[arg(long, value_name = "NAME=ADDRESS:PORT", value_parser = host, requires = "token_file",
+          conflicts_with_all = ["cores", "gpus"])]
+    cluster: Vec<(String, SocketAddr)>,
+    /// This computer is a host of the cluster too, with this name
+    #[arg(long, value_name = "NAME", requires = "cluster")]
+    own: Option<String>,
+    /// The secret that all hosts of a cluster share: a file that only its owner can read
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    protection: ProtectionArgs,
+}
+
+fn host(text: &str) -> Result<(String, SocketAddr), String> {
+    let shape = "write NAME=ADDRESS:PORT, such as right=10.0.0.2:7171";
+    let (name, address) = text.split_once('=').ok_or(shape)?;
+    if name.is_empty() {
+        return Err(shape.to_owned());
+    }
+    let address = address
+        .parse()
+        .map_err(|error| format!("{address}: {error}; {shape}"))?;
+    Ok((name.to_owned(), address))
+}
+
+/// Why there is no machine file.
+enum ClusterError {
+    Usage(String),
+    File(String),
+    /// A host of this name, or the way from it.
+    Host(String, LinkError),
+    /// Devices that cannot be read.
+    Devices(String, postcard::Error),
+}
+
+impl From<CredentialsError> for ClusterError {
+    fn from(error: CredentialsError) -> Self {
+        match error {
+            CredentialsError::Usage(text) => Self::Usage(text),
+            CredentialsError::File(text) => Self::File(text),
+        }
+    }
+}
+
+impl ClusterArgs {
+    pub(crate) fn is_asked_for(&self) -> bool {
+        !self.cluster.is_empty()
+    }
+}
+
+/// Writes the machine file to standard output.
+pub(crate) fn list(args: &ClusterArgs) -> Exit {
+    let (exit, text) = match survey(args) {
+        Ok((hosts, links)) => match machine::cluster_to_ron(&hosts, &links) {
+            Ok(text) => return print(&text),
+            Err(error) => panic!("a measured cluster cannot be written: {error}"),
+        },
+        Err(ClusterError::Usage(text)) => (Exit::Usage, text),
+        Err(ClusterError::File(text)) => (Exit::File, text),
+        Err(ClusterError::Host(
+            host,
+            LinkError::Handshake(HandshakeError::Refused {
+                why: Refusal::Busy, ..
+            }),
+        )) => {
+            let text = format!(
+                "host {host} serves a run, which measuring would disturb: wait until it is over"
+            );
+            (Exit::Refused, text)
+        }
+        Err(ClusterError::Host(host, error)) => (Exit::Refused, format!("host {host}: {error}")),
+        Err(ClusterError::Devices(host, error)) => {
+            let text = format!(
+                "host {host}: its devices cannot be read ({error}): both hosts must run the same zbmd"
+            );
+            (Exit::Refused, text)
+        }
+    };
+    say(&format!("zbmdc: {text}\n"));
+    exit
+}
+
+/// All hosts with their devices, this computer first if it is one of them, and the ways between them.
+fn survey(args: &ClusterArgs) -> Result<(Vec<ClusterHost>, Vec<HostLink>), ClusterError> {
+    let names = args
+        .own
+        .iter()
+        .chain(args.cluster.iter().map(|(name, _)| name));
+    let names: Vec<&String> = names.collect();
+    for (index, name) in names.iter().enumerate() {
+        if names[..index].contains(name) {
+            return Err(ClusterError::Usage(format!(
+                "two hosts are called {name}: give each its own name"
+            )));
+        }
+    }
+    let token_file = args
+        .token_file
+        .as_deref()
+        .unwrap_or(std::path::Path::new(""));
+    let mut addresses = args.cluster.iter().map(|(_, address)| *address);
+    let credentials = args.protection.credentials(token_file, &mut addresses)?;
+
+    let own = args.own.iter().map(|name| ClusterHost {
+        name: name.clone(),
+        devices: machine::detect().devices.raw,
+    });
+    let mut hosts: Vec<ClusterHost> = own.collect();
+    let own_hosts = hosts.len();
+    let mut surveyors = Vec::new();
+    for (name, address) in &args.cluster {
+        let failed = |error| ClusterError::Host(name.clone(), error);
+        let mut surveyor = Surveyor::dial(*address, &credentials).map_err(failed)?;
+        let description = surveyor.description().map_err(failed)?;
+        let devices: Vec<Device> = postcard::from_bytes(&description)
+            .map_err(|error| ClusterError::Devices(name.clone(), error))?;
+        hosts.push(ClusterHost {
+            name: name.clone(),
+            devices,
+        });
+        surveyors.push(surveyor);
+    }
+
+    let mut links = Vec::new();
+    for (from, surveyor) in surveyors.iter_mut().enumerate() {
+        let failed = |error| ClusterError::Host(args.cluster[from].0.clone(), error);
+        let host = own_hosts + from;
+        let mut add = |from: usize, to: usize, speed: LinkSpeed| {
+            links.push(HostLink {
+                from,
+                to,
+                bytes_per_s: speed.bytes_per_s,
+                latency_ns: speed.latency_ns,
+            });
+        };
+        if own_hosts > 0 {
+            add(0, host, surveyor.speed_there().map_err(failed)?);
+            add(host, 0, surveyor.speed_back().map_err(failed)?);
+        }
+        for (to, (_, address)) in args.cluster.iter().enumerate() {
+            if to != from {
+                let speed = surveyor.speed_to(*address).map_err(failed)?;
+                add(host, own_hosts + to, speed);
+            }
+        }
+    }
+    Ok((hosts, links))
+}
