@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use zbmd_ir::{ActorId, Graph, live_parameters};
 
 use super::admission::AdmissionGrants;
@@ -52,7 +53,7 @@ pub(crate) enum WantedPosition {
 pub(crate) type Values = Vec<(u32, Vec<f64>)>;
 
 /// Where a change takes effect, if it does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Decision {
     /// With this block of the epoch.
     Block(u64),

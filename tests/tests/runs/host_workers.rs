@@ -1,15 +1,17 @@
-//! Workers of an agent's host that get nowhere while the agent itself is well: the run hears of it, and goes on with the output of
-//! one host.
+//! Workers of an agent's host: those that get nowhere while the agent itself is well are given up, and the run goes on with the output
+//! of one host; those whose parameters are set change them where workers of the run's own host do.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str, machine};
 use zbmd_executor::supervise::What;
-use zbmd_executor::{Engine, Isolation};
+use zbmd_executor::{Engine, Isolation, SetError, When};
 use zbmd_ir::Device;
 use zbmd_tests::agents::{AgentProcess, TWO_HOSTS};
 use zbmd_tests::child_run;
@@ -19,13 +21,21 @@ use zbmd_tests::step_actor::{StepPorts, register};
 use zbmd_wire::error::{HandshakeError, LinkError, Refusal};
 use zbmd_wire::link_speed::Surveyor;
 
-use super::hosts::{LONG_LEASE, host_options, start_agent, token_file};
+use super::hosts::{LONG_LEASE, host_options, start_agent, start_agent_at, token_file};
 
 pub(super) const TESTS: &[Test] = &[
     ("kernels_that_never_end", kernels_that_never_end),
     (
         "an_agent_that_serves_a_run_is_not_measured",
         an_agent_that_serves_a_run_is_not_measured,
+    ),
+    (
+        "parameters_change_together_on_both_hosts",
+        parameters_change_together_on_both_hosts,
+    ),
+    (
+        "parameters_outlive_a_host_that_is_lost",
+        parameters_outlive_a_host_that_is_lost,
     ),
 ];
 
@@ -77,7 +87,26 @@ fn stall_if_asked() {
     }
 }
 
-fn engine(folder: &Path) -> Engine {
+/// Where `a * b` is 1, tokens come out as they went in: powers of two lose nothing.
+const PAIRED: &str = r#"Model(
+        name: "paired",
+        params: { "a": Live(1.0, min: 0.0, max: 1024.0), "b": Live(1.0, min: 0.0, max: 1024.0) },
+        sources: { "in": Stream(dtype: f32) },
+        actors: { "first": Gain($a), "last": Gain($b) },
+        channels: [(from: "in", to: ["first"]), (from: "first", to: ["last"]), (from: "last", to: ["out"])],
+        sinks: { "out": Stream() },
+        pins: { "in": "left:0", "first": "left:0", "last": "right:0", "out": "left:0" },
+    )"#;
+const TOKENS: usize = 96_000;
+/// The first token where `a * b` is 4.
+const LAST_CHANGE: usize = 90_000;
+/// Tokens from one change to the next, and of a block.
+const PIECE: usize = 48;
+const BLOCK: u64 = 16;
+/// More than any queue of changes has places for.
+const CHANGES: usize = 400;
+
+fn engine(folder: &Path, model: &str) -> Engine {
     let machine = folder.join("cluster.ron");
     std::fs::write(&machine, TWO_HOSTS).expect("written");
     let registry = super::registry();
@@ -85,16 +114,18 @@ fn engine(folder: &Path) -> Engine {
         registry: registry.clone(),
         machine: MachineChoice::File(machine),
         contingencies: Losses::None,
+        // Workers learn of changes between blocks.
+        block: Some(BLOCK),
         ..CompileOptions::default()
     };
-    let compiled = compile_str("stalling.ron", MODEL, "", &options);
+    let compiled = compile_str("model.ron", model, "", &options);
     let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
     Engine::new(compiled.program, &registry).expect("an engine")
 }
 
 fn an_agent_that_serves_a_run_is_not_measured() {
     let folder = tempfile::tempdir().expect("a folder");
-    let engine = engine(folder.path());
+    let engine = engine(folder.path(), MODEL);
     let agent = start_agent(&token_file(folder.path()));
     let options = host_options(&engine, &agent, LONG_LEASE);
     let credentials = options
@@ -132,7 +163,7 @@ fn an_agent_that_serves_a_run_is_not_measured() {
 /// The thread is given up, and another one takes its place, whether the kernel needs a core or sleeps.
 fn kernels_that_never_end() {
     let folder = tempfile::tempdir().expect("a folder");
-    let engine = engine(folder.path());
+    let engine = engine(folder.path(), MODEL);
     let feed = Feed {
         seed: 3,
         iterations: 40_000,
@@ -174,5 +205,81 @@ fn kernels_that_never_end() {
             .any(|event| matches!(event.what, What::Overdue { .. }));
         assert!(hung, "{how}: {events:?}");
         assert_eq!(told.sinks, expected.sinks, "{how}");
+    }
+}
+
+fn parameters_change_together_on_both_hosts() {
+    change_parameters(None);
+}
+
+/// Its agent is killed in the middle, and started again where it was.
+fn parameters_outlive_a_host_that_is_lost() {
+    change_parameters(Some(CHANGES / 2));
+}
+
+/// Sets both parameters again and again while tokens flow; if the agent is to be lost, it is after so many changes.
+fn change_parameters(lost_after: Option<usize>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path(), PAIRED);
+    let token_file = token_file(folder.path());
+    let mut agent = start_agent(&token_file);
+    let mut session = engine
+        .start(host_options(&engine, &agent, LONG_LEASE))
+        .expect("a session");
+    let handle = session.parameters();
+    let set = |a: f64, b: f64, when| handle.set(&[("a", &[a]), ("b", &[b])], when);
+    let at = When::Token {
+        source: "in",
+        index: LAST_CHANGE as u64,
+    };
+    set(4.0, 1.0, at).expect("long before");
+
+    let mut source = session.source("in").expect("a source");
+    let mut sink = session.sink("out").expect("a sink");
+    let given = std::thread::spawn(move || {
+        let mut all: Vec<u8> = Vec::new();
+        let mut part = vec![0; 4 * 4096];
+        while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut part) {
+            all.extend(&part[..4 * tokens as usize]);
+        }
+        all
+    });
+
+    // Changes at the next block come before the one that was set first, as long as that lies further on.
+    let (mut pushed, mut changes) = (0, 0);
+    let mut lost_after_changes = lost_after;
+    while changes < CHANGES {
+        let power = f64::from(changes as u32 % 10 + 1).exp2();
+        match set(power, 1.0 / power, When::NextBlock) {
+            Ok(_) => changes += 1,
+            Err(SetError::Full) => {}
+            Err(error) => panic!("{error}"),
+        }
+        if pushed + 2 * PIECE < LAST_CHANGE {
+            source.push(&[1.0f32; PIECE]).expect("taken");
+            pushed += PIECE;
+        }
+        std::thread::sleep(Duration::from_micros(500));
+        if lost_after_changes
+            .take_if(|after| *after == changes)
+            .is_some()
+        {
+            let address = agent.address;
+            agent.signal(Signal::KILL);
+            agent = start_agent_at(&token_file, address);
+        }
+    }
+    let rest = vec![1.0f32; TOKENS - pushed];
+    source.push(&rest).expect("taken");
+    drop(source);
+
+    let outcome = session.join().expect("it runs");
+    let recoveries = outcome.report.recoveries;
+    assert_eq!(recoveries > 0, lost_after.is_some(), "{recoveries}");
+    let given = given.join().expect("no panic");
+    assert_eq!(given.len(), 4 * TOKENS);
+    for (token, bytes) in given.as_chunks::<4>().0.iter().enumerate() {
+        let expected = if token < LAST_CHANGE { 1.0 } else { 4.0 };
+        assert_eq!(f32::from_le_bytes(*bytes), expected, "token {token}");
     }
 }

@@ -123,7 +123,7 @@ pub(super) fn start_agent(token_file: &Path) -> AgentProcess {
 }
 
 /// Where another one was.
-fn start_agent_at(token_file: &Path, address: SocketAddr) -> AgentProcess {
+pub(super) fn start_agent_at(token_file: &Path, address: SocketAddr) -> AgentProcess {
     let mut command = child_run::command();
     command.args(["agent", "--listen", &address.to_string(), "--token-file"]);
     command.arg(token_file);

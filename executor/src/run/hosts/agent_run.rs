@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as FlagOrdering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use zbmd_ir::Plan;
+use zbmd_ir::{ActorId, ChangePosition, Plan};
 use zbmd_wire::connection::{Credentials, SharedConnection};
 
 use super::agent_seat::Obedience;
@@ -14,10 +14,13 @@ use super::bundle_parts::BundleShelf;
 use super::message::{self, Order, Report, Standing};
 use super::seat::Mandate;
 use crate::fault::WorkerOutcome;
+use crate::live_program::NumbersByParameter;
 use crate::program::{Engine, LoadedProgram};
+use crate::run::parameters::prepare_kernels;
 use crate::run::system;
+use crate::transport::change_queue::{Decision, Values, WantedPosition};
 use crate::transport::epoch::{Area, EpochMemory};
-use crate::transport::epoch_spec::EpochSpec;
+use crate::transport::epoch_spec::{EpochSpec, LiveStart};
 use crate::transport::epoch_state::WorkerStatus;
 use crate::transport::primitive::Ordering;
 use crate::transport::session_memory::SessionMemory;
@@ -70,6 +73,8 @@ struct AgentEpoch {
     memory: Arc<EpochMemory>,
     /// One queue, whose tokens are the blocks that the conductor has admitted.
     session_memory: Arc<SessionMemory>,
+    /// Values of live parameters with all changes so far.
+    numbers: Mutex<NumbersByParameter>,
     /// Those of this host, and what the conductor knows of each.
     calendars: Vec<Mutex<Reported>>,
 }
@@ -77,6 +82,7 @@ struct AgentEpoch {
 struct Reported {
     calendar: usize,
     periods: Option<u64>,
+    changes_taken: u64,
     border: u64,
     /// Where the worker was at the last look: its period and instruction.
     seen_at: (u64, u32),
@@ -158,6 +164,16 @@ impl AgentRun {
                                 decisions.close();
                             }
                         }
+                    }
+                }
+                Order::Change {
+                    epoch,
+                    decision,
+                    values,
+                } => {
+                    if let Some(present) = self.epoch(epoch) {
+                        let changed = present.change(decision, values);
+                        changed.map_err(io::Error::other)?;
                     }
                 }
                 Order::Commit { epoch, border } => {
@@ -325,9 +341,11 @@ impl AgentRun {
         let mut reported = reported.lock().unwrap_or_else(PoisonError::into_inner);
         let status = &epoch.memory.statuses[reported.calendar];
         let periods = status.periods.load(Ordering::Acquire);
+        let changes_taken = status.changes_taken.load(Ordering::Acquire);
         let standing = epoch.standing(&mut reported, periods);
         let has_moved_on = reported.is_standing && standing.is_none();
-        if reported.periods == Some(periods) && standing.is_none() && !has_moved_on {
+        let is_told = reported.periods == Some(periods) && reported.changes_taken == changes_taken;
+        if is_told && standing.is_none() && !has_moved_on {
             return Ok(());
         }
         if let Some(borders) = epoch.memory.borders() {
@@ -342,11 +360,13 @@ impl AgentRun {
             }
         }
         reported.periods = Some(periods);
+        reported.changes_taken = changes_taken;
         reported.is_standing = standing.is_some();
         self.report(&Report::Progress {
             epoch: epoch.spec.epoch,
             calendar: reported.calendar as u32,
             periods,
+            changes_taken,
             standing,
         })
     }
@@ -367,11 +387,15 @@ impl AgentEpoch {
         let decisions = SessionMemory::create(&vec![(0, 1)]);
         let decisions = decisions.map_err(|error| error.to_string())?;
         decisions.arrivals.open(spec.epoch);
+        let changes = spec.live.iter().flat_map(|live| &live.changes);
+        let numbers = changes.flat_map(|change| change.values.iter().cloned());
+        let numbers: NumbersByParameter = numbers.collect();
 
         let reported = calendars.iter().map(|calendar| {
             Mutex::new(Reported {
                 calendar: *calendar as usize,
                 periods: None,
+                changes_taken: 0,
                 border: 0,
                 seen_at: (0, WorkerStatus::BETWEEN_PERIODS),
                 is_standing: false,
@@ -383,8 +407,55 @@ impl AgentEpoch {
             spec: Arc::new(spec),
             memory: Arc::new(memory),
             session_memory: Arc::new(decisions),
+            numbers: Mutex::new(numbers),
             calendars: reported.collect(),
         })
+    }
+
+    /// Lets live parameters change where the conductor has decided, before a block is admitted that may know of it.
+    fn change(&self, decision: Decision, values: Values) -> Result<(), String> {
+        let (Some(queue), Some(start)) = (&self.memory.changes, &self.spec.live) else {
+            return Err(unknown_change("of a bundle without live parameters"));
+        };
+        check_values(&self.loaded, &values)?;
+        let grants = &self.memory.common.grants;
+        let plan = &self.loaded.program.plans[self.spec.plan];
+        let (position, values) = match decision {
+            Decision::Block(block) => {
+                let iterations = block.checked_mul(plan.block);
+                if iterations.is_none_or(|more| more.checked_add(start.iterations).is_none()) {
+                    return Err(unknown_change("beyond all iterations"));
+                }
+                (WantedPosition::Border { first_block: block }, values)
+            }
+            Decision::Token { source, index } => {
+                check_source(&self.loaded, source)?;
+                // That it comes in time has been decided.
+                let block = u64::MAX >> 2;
+                let position = WantedPosition::Token {
+                    source,
+                    index,
+                    block,
+                };
+                (position, values)
+            }
+            Decision::TooLate => {
+                let first_block = grants.granted();
+                (WantedPosition::Border { first_block }, Values::new())
+            }
+        };
+
+        // Here, so that the worker need not make them. What an op refuses the conductor has refused.
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = prepare_kernels(&self.loaded, numbers.clone(), &values);
+        numbers.extend(values.iter().cloned());
+        drop(numbers);
+
+        let decided = queue.publish(position, &values, grants);
+        match decision == Decision::TooLate || decided == decision {
+            true => Ok(()),
+            false => Err(unknown_change("of a block that has begun here")),
+        }
     }
 
     /// Where a worker stands, if it is where it was at the last look, and waits for nobody there.
@@ -418,6 +489,59 @@ impl AgentEpoch {
     }
 }
 
+fn unknown_change(which: &str) -> String {
+    format!("a change of live parameters {which}: both hosts must run the same bundle and zbmd")
+}
+
+/// Whether values are those of the bundle's live parameters.
+fn check_values(loaded: &LoadedProgram, values: &Values) -> Result<(), String> {
+    let parameters = &loaded.live.parameters;
+    let fits = |(index, numbers): &(u32, Vec<f64>)| {
+        let parameter = parameters.get(*index as usize);
+        parameter.is_some_and(|parameter| parameter.initial.len() == numbers.len())
+    };
+    match values.iter().all(fits) {
+        true => Ok(()),
+        false => Err(unknown_change("that the bundle does not have")),
+    }
+}
+
+/// Whether an actor is one of the bundle's sources.
+fn check_source(loaded: &LoadedProgram, source: ActorId) -> Result<(), String> {
+    let mut sources = loaded.program.graph.sources();
+    match sources.any(|(id, _)| id == source) {
+        true => Ok(()),
+        false => Err(unknown_change("at a source that the bundle does not have")),
+    }
+}
+
+/// Whether live parameters begin as they can in this bundle.
+fn check_live(loaded: &LoadedProgram, live: Option<&LiveStart>) -> Result<(), String> {
+    let live = match (live, loaded.live.parameters.is_empty()) {
+        (None, true) => return Ok(()),
+        (Some(live), false) => live,
+        (live, _) => {
+            let (found, expected) = match live {
+                Some(_) => ("with", "without"),
+                None => ("without", "with"),
+            };
+            return Err(format!(
+                "an epoch {found} live parameters of a bundle {expected} them: both hosts must run the same bundle and zbmd"
+            ));
+        }
+    };
+    for (source, _) in &live.consumed {
+        check_source(loaded, *source)?;
+    }
+    for change in &live.changes {
+        check_values(loaded, &change.values)?;
+        if let ChangePosition::Token { source, .. } = change.position {
+            check_source(loaded, source)?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether an epoch is one of the plan's: a conductor of another version, or of another bundle, says something else.
 fn check_spec(
     loaded: &LoadedProgram,
@@ -445,12 +569,13 @@ fn check_spec(
     let is_known = |device: &zbmd_ir::DeviceId| program.machine.devices.get(*device).is_some();
     let are_tokens =
         sinks.all(|((_, actor), sink)| sink.token_bytes == actor.inputs[0].token.bytes());
-    let has_nothing_else = spec.live.is_none() && spec.trace.is_none();
+    check_live(loaded, spec.live.as_ref())?;
     let has_saves = spec
         .saves
         .is_none_or(|saves| saves.every > 0 && saves.areas < 64);
 
-    if spec.devices.iter().all(is_known) && are_tokens && has_nothing_else && has_saves {
+    let is_unrecorded = spec.trace.is_none();
+    if spec.devices.iter().all(is_known) && are_tokens && is_unrecorded && has_saves {
         return Ok(());
     }
     Err(

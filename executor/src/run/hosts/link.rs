@@ -278,6 +278,7 @@ struct Told {
     gate: AdmissionGate,
     admitted: u64,
     is_final: bool,
+    changes: u64,
     committed: u64,
     is_stopped: bool,
 }
@@ -289,6 +290,7 @@ impl Told {
             epoch,
             admitted: 0,
             is_final: false,
+            changes: 0,
             committed: 0,
             is_stopped: false,
         }
@@ -303,6 +305,7 @@ impl Told {
             return message::send(connection, &Order::Stop { epoch });
         }
         if !self.is_final && self.admit() {
+            self.tell_changes(connection)?;
             let order = Order::Admit {
                 epoch,
                 blocks: self.admitted,
@@ -314,6 +317,30 @@ impl Told {
         if border > self.committed {
             self.committed = border;
             message::send(connection, &Order::Commit { epoch, border })?;
+        }
+        Ok(())
+    }
+
+    /// Tells the agent of the changes of live parameters up to now, as a worker takes them that has just been granted blocks: those
+    /// that come later change none of these.
+    fn tell_changes(&mut self, connection: &SharedConnection) -> io::Result<()> {
+        let memory = &self.epoch.memory;
+        let Some(queue) = &memory.changes else {
+            return Ok(());
+        };
+        let mut changes = Vec::new();
+        queue.take(
+            &mut self.changes,
+            &memory.common.grants,
+            |decision, values| changes.push((decision, values)),
+        );
+        for (decision, values) in changes {
+            let order = Order::Change {
+                epoch: self.epoch.spec.epoch,
+                decision,
+                values,
+            };
+            message::send(connection, &order)?;
         }
         Ok(())
     }
@@ -417,6 +444,7 @@ fn take_in(
             epoch,
             calendar,
             periods,
+            changes_taken,
             standing,
         } if is_present(epoch) => {
             let part = part_of(present, calendar)?;
@@ -428,6 +456,9 @@ fn take_in(
             status.pc.store(pc, WordOrdering::Relaxed);
             // It has no thread here: any number says that it has begun.
             status.thread.store(1, WordOrdering::Release);
+            status
+                .changes_taken
+                .store(changes_taken, WordOrdering::Release);
             status.periods.store(periods, WordOrdering::Release);
             if present.memory.borders().is_some() {
                 border::commit_border(&present.memory, &present.gate());

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::bundle_parts::BundleParts;
 use super::seat::Mandate;
 use crate::supervise::Thread;
+use crate::transport::change_queue::{Decision, Values};
 use crate::transport::epoch_spec::EpochSpec;
 use crate::worker::job::{HostOptions, WorkerEnd};
 
@@ -60,6 +61,13 @@ pub(super) enum Order {
         blocks: u64,
         is_final: bool,
     },
+    /// Live parameters change. Comes before the first block is admitted that may know of it; one that is too late takes its place
+    /// among the others, and changes nothing.
+    Change {
+        epoch: u64,
+        decision: Decision,
+        values: Values,
+    },
     /// A border is committed.
     Commit { epoch: u64, border: u64 },
     /// The epoch is over.
@@ -89,6 +97,8 @@ pub(super) enum Report {
         epoch: u64,
         calendar: u32,
         periods: u64,
+        /// Changes of live parameters that it has taken.
+        changes_taken: u64,
         standing: Option<Standing>,
     },
     /// A worker's part is over; the tokens on its channels if it has finished.
