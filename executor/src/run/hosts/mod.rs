@@ -37,6 +37,7 @@
 //! conductor has closed; its wires are closed too, and new ones of that epoch are refused.
 
 pub(crate) mod agent;
+mod agent_epoch;
 mod agent_run;
 mod agent_seat;
 mod border_copy;
