@@ -33,6 +33,7 @@ use crate::transport::release_gate::ReleaseGate;
 use crate::transport::ring::{Spin, Stop};
 use crate::transport::session_memory::SessionMemory;
 use crate::transport::stream::{SinkHandle, SourceHandle, StreamError};
+use crate::transport::trace_ring::Ticks;
 use crate::worker::job::HostOptions;
 
 impl Engine {
@@ -438,7 +439,16 @@ fn start_tracer(
     if options.trace.is_none() && !options.profile {
         return Ok(None);
     }
-    Tracer::start(loaded, options.trace.as_deref(), options.profile).map(Some)
+    // Counters of different computers have nothing to do with each other.
+    #[cfg(hosts)]
+    let has_one_counter = options.hosts.is_none();
+    #[cfg(not(hosts))]
+    let has_one_counter = true;
+    let ticks = match has_one_counter {
+        true => Ticks::of_this_machine(),
+        false => Ticks::Clock,
+    };
+    Tracer::start(loaded, options.trace.as_deref(), options.profile, ticks).map(Some)
 }
 
 /// Takes the run's seat in the council, if there is one.

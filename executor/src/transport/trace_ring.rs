@@ -16,6 +16,8 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use serde::{Deserialize, Serialize};
 use zbmd_ir::Plan;
+#[cfg(hosts)]
+use zbmd_ir::trace::parts;
 use zbmd_ir::trace::{MAX_WORDS, OTHER, PERIOD, WHOLE, executions, word};
 
 use super::arena::{Arena, In};
@@ -147,6 +149,16 @@ impl TraceRing {
         word_count
     }
 
+    /// The words that are there, in order; their room is free then.
+    #[cfg(hosts)]
+    pub(crate) fn take_words(&self) -> Vec<u64> {
+        let mut taken_words = Vec::new();
+        self.take(|words| {
+            taken_words.extend(words.iter().map(|word| word.load(Ordering::Relaxed)));
+        });
+        taken_words
+    }
+
     /// Words that it holds.
     pub(crate) fn words(&self) -> usize {
         self.words.len()
@@ -271,6 +283,55 @@ impl TraceRecorder {
     }
 }
 
+/// Records once more what a worker on another host has recorded, in a ring of this one.
+#[cfg(hosts)]
+pub(crate) struct TraceCopier {
+    recorder: TraceRecorder,
+    /// Words that the present period may still have; none if it is not recorded.
+    words_left: u64,
+    /// Periods that the worker had no room for.
+    dropped_there: u64,
+}
+
+#[cfg(hosts)]
+impl TraceCopier {
+    /// With the recorder that the worker would have here.
+    pub(crate) fn new(recorder: TraceRecorder) -> Self {
+        Self {
+            recorder,
+            words_left: 0,
+            dropped_there: 0,
+        }
+    }
+
+    /// Takes words as the worker's ring has given them out, whole marks and all; its clock is behind this one's by so many ticks.
+    /// A period that there is no room for is left out and counted, as a worker does. `dropped` is how many the worker has left
+    /// out up to now.
+    pub(crate) fn copy(&mut self, words: &[u64], behind_ticks: i64, dropped: u64) {
+        let dropped_now = dropped.saturating_sub(self.dropped_there);
+        self.dropped_there += dropped_now;
+        let dropped_here = &self.recorder.ring.ends.head.1;
+        let dropped_before = dropped_here.load(Ordering::Relaxed);
+        dropped_here.store(dropped_before + dropped_now, Ordering::Relaxed);
+
+        let mut words = words.iter().copied();
+        while let Some(next) = words.next() {
+            let (kind, number) = parts(next);
+            if kind == PERIOD {
+                let Some(began) = words.next() else { return };
+                let began = began.saturating_add_signed(behind_ticks);
+                self.words_left = match self.recorder.begin_at(number, began) {
+                    true => self.recorder.max_period_words.saturating_sub(2),
+                    false => 0,
+                };
+            } else if self.words_left > 0 {
+                self.words_left -= 1;
+                self.recorder.push(next);
+            }
+        }
+    }
+}
+
 const _: () = assert!(OTHER < WHOLE && WHOLE < PERIOD);
 
 #[cfg(test)]
@@ -315,6 +376,36 @@ mod tests {
             let slot_numbers: Vec<u32> = words[2..].iter().map(|word| parts(*word).0).collect();
             assert_eq!(slot_numbers, [0, 1, 2]);
         }
+    }
+
+    #[cfg(hosts)]
+    #[test]
+    fn what_another_host_has_recorded_is_copied_by_whole_periods() {
+        let (there, here) = (ring(64), ring(16));
+        let mut recorder = TraceRecorder::new(there.clone(), Ticks::Clock, Some(5));
+        let mut copier = TraceCopier::new(TraceRecorder::new(here.clone(), Ticks::Clock, Some(5)));
+        for period in 0..4u64 {
+            assert!(recorder.begin(period));
+            (0..3).for_each(|slot| recorder.slot(slot));
+        }
+        let words = there.take_words();
+        // A mark goes with its time; a period may come in pieces.
+        copier.copy(&words[..3], 1_000, 0);
+        copier.copy(&words[3..], 1_000, 7);
+        let copied = taken(&here);
+        assert_eq!(here.dropped(), 7 + 1, "three of the four have room here");
+        assert_eq!(copied.len(), 15);
+        for (index, (copy, word)) in copied.iter().zip(&words).enumerate() {
+            let is_time = index % 5 == 1;
+            assert_eq!(*copy, word + if is_time { 1_000 } else { 0 }, "{index}");
+        }
+
+        // More than a period has is passed over, and so is what belongs to no period.
+        let mark = word(PERIOD, 9);
+        copier.copy(&[[mark, 5].as_slice(), &[word(1, 1); 40]].concat(), 0, 7);
+        assert_eq!(taken(&here).len(), 5);
+        copier.copy(&[word(1, 1); 40], 0, 7);
+        assert_eq!((taken(&here).len(), here.dropped()), (0, 8));
     }
 
     #[test]

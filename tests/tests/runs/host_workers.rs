@@ -1,5 +1,5 @@
 //! Workers of an agent's host: those that get nowhere while the agent itself is well are given up, and the run goes on with the output
-//! of one host; those whose parameters are set change them where workers of the run's own host do.
+//! of one host; those whose parameters are set change them where workers of the run's own host do; and what they do is in a trace.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -13,6 +13,7 @@ use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str, machine}
 use zbmd_executor::supervise::What;
 use zbmd_executor::{Engine, Isolation, SetError, When};
 use zbmd_ir::Device;
+use zbmd_ir::trace::Trace;
 use zbmd_tests::agents::{AgentProcess, TWO_HOSTS};
 use zbmd_tests::child_run;
 use zbmd_tests::harness::Test;
@@ -36,6 +37,10 @@ pub(super) const TESTS: &[Test] = &[
     (
         "parameters_outlive_a_host_that_is_lost",
         parameters_outlive_a_host_that_is_lost,
+    ),
+    (
+        "a_trace_has_what_both_hosts_do",
+        a_trace_has_what_both_hosts_do,
     ),
 ];
 
@@ -206,6 +211,70 @@ fn kernels_that_never_end() {
         assert!(hung, "{how}: {events:?}");
         assert_eq!(told.sinks, expected.sinks, "{how}");
     }
+}
+
+/// Both hosts are this computer, so that their clocks are the same: the times of the agent's workers are put on the run's by asking,
+/// and lie where they must.
+fn a_trace_has_what_both_hosts_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path(), PAIRED);
+    let agent = start_agent(&token_file(folder.path()));
+    let mut options = host_options(&engine, &agent, LONG_LEASE);
+    let path = folder.path().join("run.trace");
+    options.trace = Some(path.clone());
+    options.profile = true;
+    let feed = Feed {
+        seed: 3,
+        iterations: 20_000,
+        per_s: Some(50_000.0),
+    };
+    let told = live(&engine, feed, options);
+    let report = told.outcome.expect("it runs").report;
+    let dropped = report.trace.as_ref().map(|trace| trace.dropped_periods);
+    assert_eq!(dropped, Some(0), "{:?}", report.trace);
+
+    let bytes = std::fs::read(&path).expect("written");
+    let trace = Trace::read(&bytes).expect("a trace");
+    let program = engine.program();
+    let mut periods = 0;
+    for epoch in &trace.epochs {
+        let plan = &program.plans[epoch.begin.plan];
+        let lane_of = |name: &str| {
+            let mut lanes = plan.calendars.iter().zip(&epoch.lanes);
+            let found =
+                lanes.find(|(calendar, _)| program.machine.devices[calendar.device].name == name);
+            &found.expect("a calendar").1.periods
+        };
+        let (left, right) = (lane_of("left:0"), lane_of("right:0"));
+        assert_eq!(left.len(), right.len());
+        periods += right.len();
+        let numbers = left.iter().zip(right);
+        assert!(
+            numbers
+                .into_iter()
+                .all(|(left, right)| left.number == right.number)
+        );
+        // While a pipeline fills and empties, some devices have nothing to do.
+        let idle = right.iter().filter(|period| period.records.is_empty());
+        assert!(idle.count() <= plan.stages as usize, "slots are recorded");
+        let starts = right.iter().map(|period| period.start_ns);
+        assert!(starts.is_sorted());
+        // Whatever the error of the clocks is, a tenth of a second is more.
+        let slack_ns = 100_000_000;
+        let (first, last) = (&right[0], &right[right.len() - 1]);
+        assert!(first.start_ns + slack_ns > left[0].start_ns);
+        assert!(last.start_ns < epoch.end_ns.expect("complete") + slack_ns);
+    }
+    assert!(periods as u64 >= feed.iterations / BLOCK, "{periods}");
+
+    let calls = |actor: &str| {
+        let mut profiles = report.profile.iter();
+        profiles
+            .find(|profile| profile.actor.contains(actor))
+            .map_or(0, |profile| profile.calls)
+    };
+    assert!(calls("last") > 0, "{:?}", report.profile);
+    assert_eq!(calls("first"), calls("last"));
 }
 
 fn parameters_change_together_on_both_hosts() {

@@ -77,7 +77,7 @@ pub(crate) struct Tracer {
 }
 
 impl Tracer {
-    /// Begins a file, if one is wanted, and histograms, if they are.
+    /// Begins a file, if one is wanted, and histograms, if they are; all workers count time by `ticks`.
     ///
     /// # Errors
     /// A file that cannot be made, or no thread.
@@ -85,8 +85,8 @@ impl Tracer {
         loaded: &LoadedProgram,
         path: Option<&Path>,
         profile: bool,
+        ticks: Ticks,
     ) -> Result<Self, EngineError> {
-        let ticks = Ticks::of_this_machine();
         let (requests, received_requests) = mpsc::sync_channel(QUEUE_LENGTH);
         let (send_traced, traced) = mpsc::channel();
         let progress = Arc::<AtomicU64>::default();

@@ -17,6 +17,7 @@ use crate::transport::epoch_spec::{EpochSpec, LiveStart};
 use crate::transport::epoch_state::WorkerStatus;
 use crate::transport::primitive::Ordering;
 use crate::transport::session_memory::SessionMemory;
+use crate::transport::trace_ring::{Ticks, TraceRing};
 use crate::worker::border;
 use crate::worker::step_table::{StepTable, step_table};
 
@@ -36,6 +37,8 @@ pub(super) struct AgentEpoch {
 /// A calendar of this host, and what the conductor knows of its worker.
 struct Reported {
     calendar: usize,
+    /// What its worker records into, if it does.
+    trace: Option<TraceRing>,
     periods: Option<u64>,
     changes_taken: u64,
     border: u64,
@@ -66,8 +69,10 @@ impl AgentEpoch {
         let numbers = changes.flat_map(|change| change.values.iter().cloned());
         let numbers: NumbersByParameter = numbers.collect();
 
+        let memory = Arc::new(memory);
         let reported = calendars.iter().map(|calendar| Reported {
             calendar: *calendar as usize,
+            trace: memory.rings_of_trace().nth(*calendar as usize),
             periods: None,
             changes_taken: 0,
             border: 0,
@@ -78,10 +83,10 @@ impl AgentEpoch {
         Ok(Self {
             loaded: Arc::clone(loaded),
             spec: Arc::new(spec),
-            memory: Arc::new(memory),
             session_memory: Arc::new(decisions),
             numbers: Mutex::new(numbers),
             calendars: Mutex::new(reported.collect()),
+            memory: Arc::clone(&memory),
         })
     }
 
@@ -148,12 +153,53 @@ impl AgentEpoch {
             .try_for_each(|reported| self.tell_of(reported, &mut tell))
     }
 
-    /// Says how far a worker is, and before that what it has saved on the way.
+    /// Says what the worker of a calendar has recorded since that was told last.
+    ///
+    /// # Errors
+    /// What `tell` says.
+    pub(super) fn tell_recorded(
+        &self,
+        calendar: usize,
+        mut tell: impl FnMut(Report) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let calendars = self
+            .calendars
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut own_calendars = calendars.iter();
+        let reported = own_calendars.find(|reported| reported.calendar == calendar);
+        reported.map_or(Ok(()), |reported| {
+            self.tell_recorded_of(reported, &mut tell)
+        })
+    }
+
+    fn tell_recorded_of(
+        &self,
+        reported: &Reported,
+        tell: &mut impl FnMut(Report) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some(ring) = &reported.trace else {
+            return Ok(());
+        };
+        let words = ring.take_words();
+        if words.is_empty() {
+            return Ok(());
+        }
+        tell(Report::Recorded {
+            epoch: self.spec.epoch,
+            calendar: reported.calendar as u32,
+            words,
+            dropped: ring.dropped(),
+        })
+    }
+
+    /// Says how far a worker is, and before that what it has recorded and saved on the way.
     fn tell_of(
         &self,
         reported: &mut Reported,
         tell: &mut impl FnMut(Report) -> io::Result<()>,
     ) -> io::Result<()> {
+        self.tell_recorded_of(reported, tell)?;
         let status = &self.memory.statuses[reported.calendar];
         let periods = status.periods.load(Ordering::Acquire);
         let changes_taken = status.changes_taken.load(Ordering::Acquire);
@@ -303,8 +349,9 @@ pub(super) fn check_spec(
         .saves
         .is_none_or(|saves| saves.every > 0 && saves.areas < 64);
 
-    let is_unrecorded = spec.trace.is_none();
-    if spec.devices.iter().all(is_known) && are_tokens && is_unrecorded && has_saves {
+    // Ticks of another computer's counter say nothing here.
+    let has_time = spec.trace.is_none_or(|ticks| ticks == Ticks::Clock);
+    if spec.devices.iter().all(is_known) && are_tokens && has_time && has_saves {
         return Ok(());
     }
     Err(

@@ -15,6 +15,7 @@ use super::message::{self, Order, Report};
 use super::seat::Mandate;
 use crate::fault::WorkerOutcome;
 use crate::program::Engine;
+use crate::transport::clock::Clock;
 use crate::transport::epoch::Area;
 use crate::transport::switchboard::Switchboard;
 use crate::worker::gpu::OpenGpus;
@@ -140,6 +141,10 @@ impl AgentRun {
                         changed.map_err(io::Error::other)?;
                     }
                 }
+                Order::Clock { here_ns } => self.report(&Report::Clock {
+                    asked_ns: here_ns,
+                    there_ns: Clock.now_ns(),
+                })?,
                 Order::Commit { epoch, border } => {
                     if let Some(present) = self.epoch(epoch)
                         && present.memory.common.committed.advance(border)
@@ -260,6 +265,8 @@ impl AgentRun {
     }
 
     fn report_end(&self, epoch: &AgentEpoch, calendar: usize, end: WorkerEnd) -> io::Result<()> {
+        // What it has recorded is complete now.
+        epoch.tell_recorded(calendar, |report| self.report(&report))?;
         let mut tokens = Vec::new();
         if matches!(end.outcome, WorkerOutcome::Finished { .. }) {
             tokens = epoch.tokens(calendar, Area::End);

@@ -28,6 +28,7 @@ use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::session_memory::SessionMemory;
 use crate::transport::switchboard::{Callers, Switchboard};
+use crate::transport::trace_ring::{self, TraceCopier};
 use crate::worker::border;
 use crate::worker::job::HostOptions;
 use crate::worker::wired::Wiring;
@@ -458,6 +459,12 @@ impl HostSet {
                 device: spec.devices[calendar],
                 generation: generation(spec.devices[calendar]),
             });
+            let copiers = calendars.iter().filter_map(|&calendar| {
+                let words = trace_ring::words_of(plan, calendar);
+                let recorder = memory.recorder(spec, calendar, words)?;
+                Some((calendar, Mutex::new(TraceCopier::new(recorder))))
+            });
+            let copiers = copiers.collect();
             link.begin(
                 order,
                 LinkEpoch {
@@ -466,6 +473,7 @@ impl HostSet {
                     memory: Arc::clone(memory),
                     session_memory: Arc::clone(session_memory),
                     parts: parts.collect(),
+                    copiers,
                 },
             );
         }
@@ -482,10 +490,6 @@ impl Drop for HostSet {
 /// What a run over hosts cannot do yet.
 fn check_options(options: &RunOptions) -> Result<(), EngineError> {
     let refused = [
-        (
-            options.trace.is_some() || options.profile,
-            "a trace or a profile",
-        ),
         (
             matches!(options.isolation, Isolation::Processes { .. }),
             "a process for each device",

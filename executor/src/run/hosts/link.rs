@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use zbmd_ir::{ChannelId, DeviceId, Plan};
 use zbmd_wire::beat::BeatSender;
@@ -21,12 +21,14 @@ use crate::run::event::WorkerEvent;
 use crate::run::inbox::EventSender;
 use crate::supervise::Thread;
 use crate::transport::admission::AdmissionGate;
+use crate::transport::clock::Clock;
 use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::epoch_state::WorkerStatus;
 use crate::transport::primitive::Ordering as WordOrdering;
 use crate::transport::ring::Spin;
 use crate::transport::session_memory::SessionMemory;
+use crate::transport::trace_ring::TraceCopier;
 use crate::worker::border;
 use crate::worker::host::admission_gate;
 use crate::worker::job::HostOptions;
@@ -35,6 +37,10 @@ use crate::worker::job::HostOptions;
 const TICK: Duration = Duration::from_millis(1);
 /// The same between epochs.
 const IDLE_TICK: Duration = Duration::from_millis(20);
+/// How often its clock is asked for, where workers record what they do.
+const CLOCK_PAUSE: Duration = Duration::from_millis(50);
+/// Clocks of two computers drift apart by a nanosecond in so many: 50 parts in a million.
+const DRIFT: u64 = 20_000;
 /// The first heartbeat of an agent comes within this time.
 const FIRST_BEAT_LIMIT: Duration = Duration::from_secs(2);
 /// Blocks that are admitted ahead of the host's workers, in batches and at least.
@@ -56,6 +62,8 @@ pub(super) struct LinkEpoch {
     pub memory: Arc<EpochMemory>,
     pub session_memory: Arc<SessionMemory>,
     pub parts: Vec<RemotePart>,
+    /// By calendar, what records again what the workers of the host have recorded; none if nothing is recorded.
+    pub copiers: BTreeMap<usize, Mutex<TraceCopier>>,
 }
 
 impl LinkEpoch {
@@ -89,6 +97,8 @@ struct Shared {
     parts: Mutex<BTreeMap<u64, Vec<RemotePart>>>,
     /// By calendar, threads of workers that stand: what has been reported since it was taken last.
     threads: Mutex<BTreeMap<usize, Thread>>,
+    /// The agent's clock beside this one's.
+    clock: Mutex<Option<ClockReading>>,
     is_gone: AtomicBool,
     /// It was closed because nothing was heard.
     silence: Silence,
@@ -121,6 +131,7 @@ impl HostLink {
             present: Mutex::new(None),
             parts: Mutex::default(),
             threads: Mutex::default(),
+            clock: Mutex::default(),
             is_gone: AtomicBool::new(false),
             silence: Silence::default(),
         });
@@ -372,6 +383,7 @@ impl Told {
 /// Tells the agent what changes, until it is gone or not needed any more.
 fn tell(shared: &Shared, commands: &Receiver<Command>) -> io::Result<()> {
     let mut told: Option<Told> = None;
+    let mut asked = Instant::now();
     while !shared.is_gone.load(Ordering::Acquire) {
         let tick = match told.as_ref().is_some_and(|told| !told.is_stopped) {
             true => TICK,
@@ -381,6 +393,7 @@ fn tell(shared: &Shared, commands: &Receiver<Command>) -> io::Result<()> {
             Ok(Command::Begin(order, epoch)) => {
                 // Before the agent hears of it: it may answer at once.
                 shared.enter(Arc::clone(&epoch));
+                ask_for_time(shared, &epoch)?;
                 message::send(&shared.connection, &*order)?;
                 told = Some(Told::new(epoch));
             }
@@ -389,9 +402,22 @@ fn tell(shared: &Shared, commands: &Receiver<Command>) -> io::Result<()> {
         }
         if let Some(told) = told.as_mut().filter(|told| !told.is_stopped) {
             told.tell(&shared.connection)?;
+            if asked.elapsed() > CLOCK_PAUSE {
+                asked = Instant::now();
+                ask_for_time(shared, &told.epoch)?;
+            }
         }
     }
     Ok(())
+}
+
+/// Asks the agent for its time, if that matters: where workers record what they do.
+fn ask_for_time(shared: &Shared, epoch: &LinkEpoch) -> io::Result<()> {
+    if epoch.copiers.is_empty() {
+        return Ok(());
+    }
+    let here_ns = Clock.now_ns();
+    message::send(&shared.connection, &Order::Clock { here_ns })
 }
 
 // What the agent reports.
@@ -422,6 +448,27 @@ fn take_in(
     let is_present = |epoch: u64| epoch == present.spec.epoch;
     match report {
         Report::Has { .. } | Report::Lacks { .. } | Report::Opened | Report::Unfit { .. } => Ok(()),
+        Report::Clock { asked_ns, there_ns } => {
+            let read = ClockReading::new(asked_ns, there_ns, Clock.now_ns());
+            let mut clock = shared.clock.lock().unwrap_or_else(PoisonError::into_inner);
+            *clock = Some(clock.map_or(read, |known| known.or_better(read)));
+            Ok(())
+        }
+        Report::Recorded {
+            epoch,
+            calendar,
+            words,
+            dropped,
+        } if is_present(epoch) => {
+            let part = part_of(present, calendar)?;
+            let clock = *shared.clock.lock().unwrap_or_else(PoisonError::into_inner);
+            let behind_ns = clock.map_or(0, |clock| clock.behind_ns);
+            if let Some(copier) = present.copiers.get(&part.calendar) {
+                let mut copier = copier.lock().unwrap_or_else(PoisonError::into_inner);
+                copier.copy(&words, behind_ns, dropped);
+            }
+            Ok(())
+        }
         Report::Saved {
             epoch,
             border,
@@ -486,7 +533,38 @@ fn take_in(
             });
             Ok(())
         }
-        Report::Saved { .. } | Report::Progress { .. } => Ok(()),
+        Report::Saved { .. } | Report::Progress { .. } | Report::Recorded { .. } => Ok(()),
+    }
+}
+
+/// An agent's clock beside this one's, from one question and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ClockReading {
+    /// To be added to its times.
+    behind_ns: i64,
+    /// Half of the time that the answer took: it is wrong by no more.
+    error_ns: u64,
+    /// When it was.
+    at_ns: u64,
+}
+
+impl ClockReading {
+    fn new(asked_ns: u64, there_ns: u64, answered_ns: u64) -> Self {
+        let error_ns = answered_ns.saturating_sub(asked_ns) / 2;
+        Self {
+            behind_ns: (asked_ns + error_ns).wrapping_sub(there_ns).cast_signed(),
+            error_ns,
+            at_ns: answered_ns,
+        }
+    }
+
+    /// The one of the two that is less wrong by now: clocks drift apart.
+    fn or_better(self, newer: Self) -> Self {
+        let drift_ns = newer.at_ns.saturating_sub(self.at_ns) / DRIFT;
+        match newer.error_ns <= self.error_ns + drift_ns {
+            true => newer,
+            false => self,
+        }
     }
 }
 
@@ -529,4 +607,24 @@ fn put(present: &LinkEpoch, area: Area, tokens: &SavedTokens) -> io::Result<()> 
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_readings_of_a_clock_the_less_wrong_one_counts() {
+        // Asked at 1,000, answered at 1,400 with a clock that is 5,000 ahead.
+        let first = ClockReading::new(1_000, 6_200, 1_400);
+        assert_eq!((first.behind_ns, first.error_ns), (-5_000, 200));
+        let worse = ClockReading::new(2_000, 7_900, 3_000);
+        assert_eq!(first.or_better(worse), first);
+        let better = ClockReading::new(4_000, 9_010, 4_020);
+        assert_eq!(first.or_better(better), better);
+        assert_eq!(better.behind_ns, -5_000);
+        // A second later the first one may be wrong by another 50 us.
+        let later = ClockReading::new(1_000_000_000, 1_000_005_000, 1_000_060_000);
+        assert_eq!(first.or_better(later), later);
+    }
 }

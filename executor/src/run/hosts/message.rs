@@ -68,6 +68,8 @@ pub(super) enum Order {
         decision: Decision,
         values: Values,
     },
+    /// What time is it there? It is this time here, in nanoseconds.
+    Clock { here_ns: u64 },
     /// A border is committed.
     Commit { epoch: u64, border: u64 },
     /// The epoch is over.
@@ -85,6 +87,16 @@ pub(super) enum Report {
     Opened,
     /// This host cannot run it.
     Unfit { why: String },
+    /// What time it is there, as asked by [`Order::Clock`].
+    Clock { asked_ns: u64, there_ns: u64 },
+    /// What a worker has recorded since it was told last, with the times of this host's clock, and how many periods it had no room
+    /// for.
+    Recorded {
+        epoch: u64,
+        calendar: u32,
+        words: Vec<u64>,
+        dropped: u64,
+    },
     /// A worker has saved its tokens of a border.
     Saved {
         epoch: u64,
