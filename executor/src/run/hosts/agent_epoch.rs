@@ -21,6 +21,9 @@ use crate::transport::trace_ring::{Ticks, TraceRing};
 use crate::worker::border;
 use crate::worker::step_table::{StepTable, step_table};
 
+/// No epoch has as many blocks.
+const LAST_BLOCK: u64 = u64::MAX >> 2;
+
 /// What an agent has of an epoch.
 pub(super) struct AgentEpoch {
     pub loaded: Arc<LoadedProgram>,
@@ -100,20 +103,20 @@ impl AgentEpoch {
         let plan = &self.loaded.program.plans[self.spec.plan];
         let (position, values) = match decision {
             Decision::Block(block) => {
-                let iterations = block.checked_mul(plan.block);
-                if iterations.is_none_or(|more| more.checked_add(start.iterations).is_none()) {
+                let more = block.checked_mul(plan.block);
+                let iterations = more.and_then(|more| more.checked_add(start.iterations));
+                if block > LAST_BLOCK || iterations.is_none() {
                     return Err(unknown_change("beyond all iterations"));
                 }
                 (WantedPosition::Border { first_block: block }, values)
             }
             Decision::Token { source, index } => {
                 check_source(&self.loaded, source)?;
-                // That it comes in time has been decided.
-                let block = u64::MAX >> 2;
                 let position = WantedPosition::Token {
                     source,
                     index,
-                    block,
+                    // That it comes in time has been decided.
+                    block: LAST_BLOCK,
                 };
                 (position, values)
             }
