@@ -16,7 +16,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ),
     (
         "Fft",
-        "crate rustfft; Cooley & Tukey 1965, Math. Comp. 19; powers of two also by Stockham's passes; other lengths by Bluestein and Rader",
+        "crate rustfft; Cooley & Tukey 1965, Math. Comp. 19; powers of two also by our own passes of radix 16, on GPUs by Stockham's; other lengths by Bluestein and Rader",
     ),
     (
         "Fir",

@@ -1,13 +1,13 @@
 //! `zbmdc devices --cluster`: the machine file of a cluster, from what its agents say and measure.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use zbmd_compiler::machine::{self, ClusterHost, HostLink};
 use zbmd_ir::Device;
 use zbmd_wire::args::{CredentialsError, ProtectionArgs};
 use zbmd_wire::error::{HandshakeError, LinkError, Refusal};
-use zbmd_wire::link_speed::{LinkSpeed, Surveyor};
+use zbmd_wire::link_speed::{LinkSpeed, LinkSpeedClient};
 
 use crate::output::{Exit, print, say};
 
@@ -68,7 +68,7 @@ impl ClusterArgs {
 
 /// Writes the machine file to standard output.
 pub(crate) fn list(args: &ClusterArgs) -> Exit {
-    let (exit, text) = match survey(args) {
+    let (exit, text) = match measure(args) {
         Ok((hosts, links)) => match machine::cluster_to_ron(&hosts, &links) {
             Ok(text) => return print(&text),
             Err(error) => panic!("a measured cluster cannot be written: {error}"),
@@ -99,23 +99,9 @@ pub(crate) fn list(args: &ClusterArgs) -> Exit {
 }
 
 /// All hosts with their devices, this computer first if it is one of them, and the ways between them.
-fn survey(args: &ClusterArgs) -> Result<(Vec<ClusterHost>, Vec<HostLink>), ClusterError> {
-    let names = args
-        .own
-        .iter()
-        .chain(args.cluster.iter().map(|(name, _)| name));
-    let names: Vec<&String> = names.collect();
-    for (index, name) in names.iter().enumerate() {
-        if names[..index].contains(name) {
-            return Err(ClusterError::Usage(format!(
-                "two hosts are called {name}: give each its own name"
-            )));
-        }
-    }
-    let token_file = args
-        .token_file
-        .as_deref()
-        .unwrap_or(std::path::Path::new(""));
+fn measure(args: &ClusterArgs) -> Result<(Vec<ClusterHost>, Vec<HostLink>), ClusterError> {
+    check_names(args)?;
+    let token_file = args.token_file.as_deref().unwrap_or(Path::new(""));
     let mut addresses = args.cluster.iter().map(|(_, address)| *address);
     let credentials = args.protection.credentials(token_file, &mut addresses)?;
 
@@ -124,43 +110,67 @@ fn survey(args: &ClusterArgs) -> Result<(Vec<ClusterHost>, Vec<HostLink>), Clust
         devices: machine::detect().devices.raw,
     });
     let mut hosts: Vec<ClusterHost> = own.collect();
-    let own_hosts = hosts.len();
-    let mut surveyors = Vec::new();
+    let mut clients = Vec::new();
     for (name, address) in &args.cluster {
         let failed = |error| ClusterError::Host(name.clone(), error);
-        let mut surveyor = Surveyor::dial(*address, &credentials).map_err(failed)?;
-        let description = surveyor.description().map_err(failed)?;
+        let mut client = LinkSpeedClient::dial(*address, &credentials).map_err(failed)?;
+        let description = client.description().map_err(failed)?;
         let devices: Vec<Device> = postcard::from_bytes(&description)
             .map_err(|error| ClusterError::Devices(name.clone(), error))?;
         hosts.push(ClusterHost {
             name: name.clone(),
             devices,
         });
-        surveyors.push(surveyor);
+        clients.push(client);
     }
 
-    let mut links = Vec::new();
-    for (from, surveyor) in surveyors.iter_mut().enumerate() {
-        let failed = |error| ClusterError::Host(args.cluster[from].0.clone(), error);
-        let host = own_hosts + from;
-        let mut add = |from: usize, to: usize, speed: LinkSpeed| {
-            links.push(HostLink {
-                from,
-                to,
-                bytes_per_s: speed.bytes_per_s,
-                latency_ns: speed.latency_ns,
-            });
-        };
-        if own_hosts > 0 {
-            add(0, host, surveyor.speed_there().map_err(failed)?);
-            add(host, 0, surveyor.speed_back().map_err(failed)?);
+    let links = measure_links(args, &mut clients)?;
+    Ok((hosts, links))
+}
+
+fn check_names(args: &ClusterArgs) -> Result<(), ClusterError> {
+    let agents = args.cluster.iter().map(|(name, _)| name);
+    let names: Vec<&String> = args.own.iter().chain(agents).collect();
+    for (index, name) in names.iter().enumerate() {
+        if names[..index].contains(name) {
+            return Err(ClusterError::Usage(format!(
+                "two hosts are called {name}: give each its own name"
+            )));
         }
-        for (to, (_, address)) in args.cluster.iter().enumerate() {
-            if to != from {
-                let speed = surveyor.speed_to(*address).map_err(failed)?;
-                add(host, own_hosts + to, speed);
+    }
+    Ok(())
+}
+
+/// The ways between all hosts, one after the other: two at a time would share what there is. `clients` are connected to the agents in
+/// the order of the command line.
+fn measure_links(
+    args: &ClusterArgs,
+    clients: &mut [LinkSpeedClient],
+) -> Result<Vec<HostLink>, ClusterError> {
+    // This computer is number 0, if it is a host.
+    let first_agent = usize::from(args.own.is_some());
+    let mut links = Vec::new();
+    let mut add = |from: usize, to: usize, speed: LinkSpeed| {
+        links.push(HostLink {
+            from,
+            to,
+            bytes_per_s: speed.bytes_per_s,
+            latency_ns: speed.latency_ns,
+        });
+    };
+    for (index, client) in clients.iter_mut().enumerate() {
+        let failed = |error| ClusterError::Host(args.cluster[index].0.clone(), error);
+        let host = first_agent + index;
+        if args.own.is_some() {
+            add(0, host, client.speed_there().map_err(failed)?);
+            add(host, 0, client.speed_back().map_err(failed)?);
+        }
+        for (other, (_, address)) in args.cluster.iter().enumerate() {
+            if other != index {
+                let speed = client.speed_to(*address).map_err(failed)?;
+                add(host, first_agent + other, speed);
             }
         }
     }
-    Ok((hosts, links))
+    Ok(links)
 }

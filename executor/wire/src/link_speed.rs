@@ -97,14 +97,14 @@ fn address_of(request: &Message) -> SocketAddr {
     SocketAddr::new(ip.to_canonical(), port)
 }
 
-/// A host that answers requests: an agent that serves no run.
+/// Whoever asks: a connection to an agent that serves no run.
 #[derive(Debug)]
-pub struct Surveyor {
+pub struct LinkSpeedClient {
     connection: Connection,
     address: SocketAddr,
 }
 
-impl Surveyor {
+impl LinkSpeedClient {
     /// Connects to the agent at an address. One that has yet to start is waited for a while.
     ///
     /// # Errors
@@ -314,7 +314,7 @@ fn measured(address: SocketAddr, credentials: &Credentials) -> Result<LinkSpeed,
         address,
         why: error.to_string(),
     })?;
-    Surveyor::dial(address, credentials)?.speed_there()
+    LinkSpeedClient::dial(address, credentials)?.speed_there()
 }
 
 fn read(connection: &mut Connection, limit: Duration) -> io::Result<Message> {
@@ -401,14 +401,14 @@ mod tests {
 
     #[test]
     fn a_host_is_described_and_the_ways_to_it_are_measured() {
-        let mut surveyor = Surveyor::dial(well(), &credentials()).expect("there");
-        assert_eq!(surveyor.description().expect("told"), DESCRIPTION);
+        let mut client = LinkSpeedClient::dial(well(), &credentials()).expect("there");
+        assert_eq!(client.description().expect("told"), DESCRIPTION);
 
         let other = well();
         for speed in [
-            surveyor.speed_there(),
-            surveyor.speed_back(),
-            surveyor.speed_to(other),
+            client.speed_there(),
+            client.speed_back(),
+            client.speed_to(other),
         ] {
             let speed = speed.expect("measured");
             // Whatever else this computer does, loopback is no slower than that.
@@ -419,12 +419,12 @@ mod tests {
         }
 
         let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        let error = surveyor.speed_to(nobody).expect_err("nobody is there");
+        let error = client.speed_to(nobody).expect_err("nobody is there");
         assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
         let elsewhere = SocketAddr::from(([10, 0, 0, 1], 7));
-        let error = surveyor.speed_to(elsewhere).expect_err("without TLS");
+        let error = client.speed_to(elsewhere).expect_err("without TLS");
         assert!(error.to_string().contains("--tls-certificate"), "{error}");
-        surveyor.description().expect("it goes on");
+        client.description().expect("it goes on");
     }
 
     #[test]
@@ -434,8 +434,8 @@ mod tests {
                 let _ = read(&mut connection, STEP_LIMIT);
                 let _ = write(&mut connection, &message(kind, number));
             });
-            let mut surveyor = Surveyor::dial(address, &credentials()).expect("there");
-            surveyor.description().expect_err("nonsense")
+            let mut client = LinkSpeedClient::dial(address, &credentials()).expect("there");
+            client.description().expect_err("nonsense")
         };
         assert!(matches!(
             answers(9, 0),
@@ -472,8 +472,8 @@ mod tests {
             let address = agent(move |connection| {
                 let _ = tell.send(serve(connection, DESCRIPTION, &credentials()));
             });
-            let mut surveyor = Surveyor::dial(address, &credentials()).expect("there");
-            let error = surveyor.ask(&request, STEP_LIMIT).expect_err("ended");
+            let mut client = LinkSpeedClient::dial(address, &credentials()).expect("there");
+            let error = client.ask(&request, STEP_LIMIT).expect_err("ended");
             assert!(matches!(error, LinkError::Cut { .. }), "{error}");
             let error = served.recv().expect("told").expect_err("refused");
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);

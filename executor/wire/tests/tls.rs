@@ -11,7 +11,7 @@ use zbmd_wire::Deadline;
 use zbmd_wire::connection::{Connection, Credentials, Protection, SharedConnection};
 use zbmd_wire::error::{HandshakeError, Refusal};
 use zbmd_wire::handshake::{Hello, Purpose, accept, dial};
-use zbmd_wire::link_speed::{self, Surveyor};
+use zbmd_wire::link_speed::{self, LinkSpeedClient};
 use zbmd_wire::testing::{Authority, Flaw, plain};
 use zbmd_wire::tls::{Tls, TlsError};
 use zbmd_wire::token::Token;
@@ -384,9 +384,9 @@ fn the_network_is_measured_in_tls_as_well() {
         link_speed::serve(connection, b"a host", &agent)
     });
 
-    let mut surveyor = Surveyor::dial(address, &credentials).expect("there");
-    assert_eq!(surveyor.description().expect("told"), b"a host");
-    for speed in [surveyor.speed_there(), surveyor.speed_back()] {
+    let mut client = LinkSpeedClient::dial(address, &credentials).expect("there");
+    assert_eq!(client.description().expect("told"), b"a host");
+    for speed in [client.speed_there(), client.speed_back()] {
         let speed = speed.expect("measured");
         assert!(speed.bytes_per_s > 1_000_000, "{speed:?}");
     }

@@ -20,7 +20,7 @@ use zbmd_tests::harness::Test;
 use zbmd_tests::losses::{Feed, live, live_with, options};
 use zbmd_tests::step_actor::{StepPorts, register};
 use zbmd_wire::error::{HandshakeError, LinkError, Refusal};
-use zbmd_wire::link_speed::Surveyor;
+use zbmd_wire::link_speed::LinkSpeedClient;
 
 use super::hosts::{LONG_LEASE, host_options, start_agent, start_agent_at, token_file};
 
@@ -138,12 +138,12 @@ fn an_agent_that_serves_a_run_is_not_measured() {
         .as_ref()
         .map(|hosts| hosts.credentials.clone());
     let credentials = credentials.expect("several hosts");
-    let survey = || Surveyor::dial(agent.address, &credentials);
-    let mut surveyor = survey().expect("no run yet");
-    let devices = surveyor.description().expect("told");
+    let connect = || LinkSpeedClient::dial(agent.address, &credentials);
+    let mut client = connect().expect("no run yet");
+    let devices = client.description().expect("told");
     let devices: Vec<Device> = postcard::from_bytes(&devices).expect("devices");
     assert_eq!(devices, machine::detect().devices.raw);
-    drop(surveyor);
+    drop(client);
 
     let feed = Feed {
         seed: 3,
@@ -152,7 +152,7 @@ fn an_agent_that_serves_a_run_is_not_measured() {
     };
     let told = live_with(&engine, feed, options, |_, _| {
         std::thread::sleep(Duration::from_millis(200));
-        let error = survey().expect_err("it serves a run");
+        let error = connect().expect_err("it serves a run");
         let is_busy = matches!(
             error,
             LinkError::Handshake(HandshakeError::Refused {

@@ -39,7 +39,7 @@ const MAX_LEASE_NS: u64 = 600_000_000_000;
 const PARTS_PER_WORD: u64 = 16;
 const SEND_LIMIT: Duration = Duration::from_secs(2);
 /// Those that measure the network at a time.
-const MAX_SURVEYORS: usize = 8;
+const MAX_MEASUREMENTS: usize = 8;
 
 /// What an agent tells whoever started it.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ pub fn serve_as_agent(
     let callers = vec![
         conductor_calls,
         pass_bundles_on(&shelf).map_err(failed)?,
-        answer_surveyors(credentials).map_err(failed)?,
+        answer_measurements(credentials).map_err(failed)?,
     ];
     let switchboard = Switchboard::listen(address, credentials, callers).map_err(failed)?;
     let beats = UdpSocket::bind(switchboard.address()).map_err(failed)?;
@@ -218,14 +218,14 @@ fn pass_bundles_on(shelf: &Arc<BundleShelf>) -> io::Result<Callers> {
 
 /// Begins to tell whoever asks how fast the network is, and which devices this host has, on a thread for each of them: one that
 /// measures the way to this host is not kept waiting by one that has another host measure it.
-fn answer_surveyors(credentials: &Credentials) -> io::Result<Callers> {
+fn answer_measurements(credentials: &Credentials) -> io::Result<Callers> {
     let (taker, callers) = mpsc::channel::<Accepted>();
     let credentials = credentials.clone();
     let asked = Arc::<AtomicUsize>::default();
     let answer_all = move || {
         for accepted in callers {
             let deadline = Deadline::after(SEND_LIMIT);
-            if asked.fetch_add(1, Ordering::Relaxed) >= MAX_SURVEYORS {
+            if asked.fetch_add(1, Ordering::Relaxed) >= MAX_MEASUREMENTS {
                 asked.fetch_sub(1, Ordering::Relaxed);
                 accepted.refuse(Refusal::Busy, deadline);
                 continue;
@@ -240,14 +240,14 @@ fn answer_surveyors(credentials: &Credentials) -> io::Result<Callers> {
                 }
                 being_asked.fetch_sub(1, Ordering::Relaxed);
             };
-            let builder = std::thread::Builder::new().name("zbmd survey".to_owned());
+            let builder = std::thread::Builder::new().name("zbmd link speed".to_owned());
             if builder.spawn(answer).is_err() {
                 asked.fetch_sub(1, Ordering::Relaxed);
             }
         }
     };
     std::thread::Builder::new()
-        .name("zbmd surveys".to_owned())
+        .name("zbmd link speeds".to_owned())
         .spawn(answer_all)?;
     Ok(Callers {
         purpose: Purpose::Measure,
