@@ -141,8 +141,8 @@ Example:
   zbmdc devices --ron > machine.ron                       a machine file to start from
   zbmdc devices --cores 4 --ron > machine.ron             with devices of four cores each
   zbmdc devices --gpus --ron > machine.ron                the same with the GPUs that are found
-  zbmdc devices --own left --cluster right=10.0.0.2:7171 --token-file token --plain-wires > cluster.ron
-                                                          of this computer and an agent's, links as they are now")]
+  zbmdc devices --own a --cluster b=127.0.0.1:7171 --token-file token
+                                                          of this host and an agent's, links as they are now")]
     Devices {
         /// Cores of each CPU device
         #[arg(long, value_name = "N", default_value_t = 1,
