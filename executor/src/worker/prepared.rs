@@ -8,6 +8,8 @@ use zbmd_op::team::Team;
 use super::cpu::CpuWorker;
 use super::gpu::GpuWorker;
 use super::period_loop::PeriodLoop;
+#[cfg(hosts)]
+use super::step_table::may_wait;
 use super::streams::SinkEnd;
 use crate::fault::StepStop;
 use crate::transport::epoch::EpochMemory;
@@ -53,6 +55,18 @@ impl DeviceWorker {
         match self {
             Self::Cpu(cpu) => &cpu.sinks,
             Self::Gpu(_) => &[],
+        }
+    }
+}
+
+#[cfg(hosts)]
+impl PreparedWorker {
+    /// By instruction, whether the worker that is there waits for others.
+    pub(crate) fn waits(&self) -> Vec<bool> {
+        match &self.device {
+            DeviceWorker::Cpu(cpu) => cpu.replay.code.instrs.iter().map(may_wait).collect(),
+            // Its driver does the waiting.
+            DeviceWorker::Gpu(_) => Vec::new(),
         }
     }
 }

@@ -41,8 +41,7 @@ pub(crate) fn step_tables(
         .collect()
 }
 
-/// The table of one calendar.
-pub(crate) fn step_table(
+fn step_table(
     loaded: &LoadedProgram,
     plan: &Plan,
     calendar: &Calendar,
@@ -63,16 +62,24 @@ pub(crate) fn step_table(
         FetchedWeights::numbered(calendar),
     );
     let steps = lowered.slots.iter().zip(&lowered.replay.code.instrs);
-    let steps = steps.map(|(slot, instr)| PlannedStep {
-        planned_ns: slot.as_ref().map_or(0, |slot| slot.duration_ns),
-        may_wait: !matches!(
-            instr,
-            Instr::Fire { .. }
-                | Instr::LoopFire { .. }
-                | Instr::ChunkFire { .. }
-                | Instr::Mark { .. }
-                | Instr::Carry { .. }
-        ),
-    });
-    StepTable(steps.collect())
+    StepTable(
+        steps
+            .map(|(slot, instr)| PlannedStep {
+                planned_ns: slot.as_ref().map_or(0, |slot| slot.duration_ns),
+                may_wait: may_wait(instr),
+            })
+            .collect(),
+    )
+}
+
+/// Whether an instruction waits for others.
+pub(super) fn may_wait(instr: &Instr) -> bool {
+    !matches!(
+        instr,
+        Instr::Fire { .. }
+            | Instr::LoopFire { .. }
+            | Instr::ChunkFire { .. }
+            | Instr::Mark { .. }
+            | Instr::Carry { .. }
+    )
 }

@@ -19,7 +19,6 @@ use crate::transport::primitive::Ordering;
 use crate::transport::session_memory::SessionMemory;
 use crate::transport::trace_ring::{Ticks, TraceRing};
 use crate::worker::border;
-use crate::worker::step_table::{StepTable, step_table};
 
 /// No epoch has as many blocks.
 const LAST_BLOCK: u64 = u64::MAX >> 2;
@@ -49,8 +48,8 @@ struct Reported {
     seen_at: (u64, u32),
     /// The conductor has been told that it stands.
     is_standing: bool,
-    /// What its instructions are, once that has been asked.
-    steps: Option<StepTable>,
+    /// Which of its worker's instructions wait for others; none before it is ready.
+    waits: Vec<bool>,
 }
 
 impl AgentEpoch {
@@ -81,7 +80,7 @@ impl AgentEpoch {
             border: 0,
             seen_at: (0, WorkerStatus::BETWEEN_PERIODS),
             is_standing: false,
-            steps: None,
+            waits: Vec::new(),
         });
         Ok(Self {
             loaded: Arc::clone(loaded),
@@ -154,6 +153,18 @@ impl AgentEpoch {
         calendars
             .iter_mut()
             .try_for_each(|reported| self.tell_of(reported, &mut tell))
+    }
+
+    /// The worker of a calendar is ready: by instruction, whether it waits there for others.
+    pub(super) fn set_waits(&self, calendar: usize, waits: Vec<bool>) {
+        let mut calendars = self
+            .calendars
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut own_calendars = calendars.iter_mut();
+        if let Some(reported) = own_calendars.find(|reported| reported.calendar == calendar) {
+            reported.waits = waits;
+        }
     }
 
     /// Says what the worker of a calendar has recorded since that was told last.
@@ -247,12 +258,8 @@ impl AgentEpoch {
             return None;
         }
 
-        let plan = &self.loaded.program.plans[self.spec.plan];
-        let calendar = &plan.calendars[reported.calendar];
-        let steps = &mut reported.steps;
-        let steps =
-            steps.get_or_insert_with(|| step_table(&self.loaded, plan, calendar, &self.memory));
-        if steps.step_at(pc).may_wait {
+        // Outside of all instructions it waits for admission.
+        if reported.waits.get(pc as usize).copied().unwrap_or(true) {
             return None;
         }
         let thread = system::thread_state(std::process::id(), thread)?;

@@ -255,7 +255,10 @@ impl AgentRun {
             .name(format!("zbmd calendar {calendar}"))
             .spawn(move || {
                 let end = match host::prepare(&epoch.loaded, job) {
-                    Ok(prepared) => prepared.run(&epoch.loaded, None),
+                    Ok(prepared) => {
+                        epoch.set_waits(calendar, prepared.waits());
+                        prepared.run(&epoch.loaded, None)
+                    }
                     Err(fault) => WorkerEnd::before_start(fault),
                 };
                 // A conductor that is gone needs no report.
