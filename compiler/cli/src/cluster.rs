@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use zbmd_compiler::machine::{self, ClusterHost, HostLink};
 use zbmd_ir::Device;
-use zbmd_wire::args::{CredentialsError, ProtectionArgs};
+use zbmd_wire::args::{CredentialsError, ProtectionArgs, host};
 use zbmd_wire::error::{HandshakeError, LinkError, Refusal};
 use zbmd_wire::link_speed::{LinkSpeed, LinkSpeedClient};
 
@@ -27,18 +27,6 @@ pub(crate) struct ClusterArgs {
     token_file: Option<PathBuf>,
     #[command(flatten)]
     protection: ProtectionArgs,
-}
-
-fn host(text: &str) -> Result<(String, SocketAddr), String> {
-    let shape = "write NAME=ADDRESS:PORT, such as right=10.0.0.2:7171";
-    let (name, address) = text.split_once('=').ok_or(shape)?;
-    if name.is_empty() {
-        return Err(shape.to_owned());
-    }
-    let address = address
-        .parse()
-        .map_err(|error| format!("{address}: {error}; {shape}"))?;
-    Ok((name.to_owned(), address))
 }
 
 /// Why there is no machine file.

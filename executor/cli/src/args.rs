@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use zbmd_ir::response::LatePolicy;
+#[cfg(hosts)]
+use zbmd_wire::args::{ProtectionArgs, host};
 
 #[cfg(hosts)]
 use super::agent::Agent;
@@ -22,8 +24,6 @@ use super::top::Top;
 #[cfg(hosts)]
 use super::up::Up;
 use crate::flight::{Keep, keep};
-#[cfg(hosts)]
-use zbmd_wire::args::ProtectionArgs;
 
 /// [`zbmd_ir::limits::MAX_STRUCTURE_BYTES`] in MiB.
 const DEFAULT_MAX_STRUCTURE_MIB: u32 = (zbmd_ir::limits::MAX_STRUCTURE_BYTES >> 20) as u32;
@@ -426,13 +426,6 @@ pub(super) fn binding(text: &str) -> Result<(String, PathBuf), String> {
         }
         _ => Err("write it as NAME=FILE, such as iq=capture.cf32".to_owned()),
     }
-}
-
-#[cfg(hosts)]
-fn host(text: &str) -> Result<(String, SocketAddr), String> {
-    let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
-    let read = parts.and_then(|(name, address)| Some((name.to_owned(), address.parse().ok()?)));
-    read.ok_or_else(|| "write it as NAME=ADDRESS:PORT, such as right=10.0.0.2:7000".to_owned())
 }
 
 impl Args {

@@ -150,7 +150,7 @@ impl TraceRing {
     }
 
     /// The words that are there, in order; their room is free then.
-    #[cfg(hosts)]
+    #[cfg(any(hosts, test))]
     pub(crate) fn take_words(&self) -> Vec<u64> {
         let mut taken_words = Vec::new();
         self.take(|words| {
@@ -344,14 +344,6 @@ mod tests {
         TraceRing::create(&arena, (0, TraceRing::ENDS_BYTES), words)
     }
 
-    fn taken(ring: &TraceRing) -> Vec<u64> {
-        let mut taken_words = Vec::new();
-        ring.take(|words| {
-            taken_words.extend(words.iter().map(|word| word.load(Ordering::Relaxed)))
-        });
-        taken_words
-    }
-
     #[test]
     fn periods_are_recorded_whole_or_counted() {
         let ring = ring(16);
@@ -364,10 +356,10 @@ mod tests {
                 (0..3).for_each(|slot| recorder.slot(slot));
             }
             if period % 7 == 6 {
-                found_words.extend(taken(&ring));
+                found_words.extend(ring.take_words());
             }
         }
-        found_words.extend(taken(&ring));
+        found_words.extend(ring.take_words());
         assert_eq!(recorded.len() as u64 + ring.dropped(), 40);
         assert!(ring.dropped() > 0 && recorded.len() > 15, "some of both");
         assert_eq!(found_words.len(), 5 * recorded.len());
@@ -392,7 +384,7 @@ mod tests {
         // A mark goes with its time; a period may come in pieces.
         copier.copy(&words[..3], 1_000, 0);
         copier.copy(&words[3..], 1_000, 7);
-        let copied = taken(&here);
+        let copied = here.take_words();
         assert_eq!(here.dropped(), 7 + 1, "three of the four have room here");
         assert_eq!(copied.len(), 15);
         for (index, (copy, word)) in copied.iter().zip(&words).enumerate() {
@@ -403,9 +395,9 @@ mod tests {
         // More than a period has is passed over, and so is what belongs to no period.
         let mark = word(PERIOD, 9);
         copier.copy(&[[mark, 5].as_slice(), &[word(1, 1); 40]].concat(), 0, 7);
-        assert_eq!(taken(&here).len(), 5);
+        assert_eq!(here.take_words().len(), 5);
         copier.copy(&[word(1, 1); 40], 0, 7);
-        assert_eq!((taken(&here).len(), here.dropped()), (0, 8));
+        assert_eq!((here.take_words().len(), here.dropped()), (0, 8));
     }
 
     #[test]
@@ -423,10 +415,10 @@ mod tests {
             })
         };
         while !worker.is_finished() {
-            found_words.extend(taken(&ring));
+            found_words.extend(ring.take_words());
         }
         let recorded_count = worker.join().expect("no panic");
-        found_words.extend(taken(&ring));
+        found_words.extend(ring.take_words());
         let marks: Vec<u64> = found_words
             .chunks(3)
             .map(|words| (parts(words[0]).0 == PERIOD).then_some(parts(words[0]).1))
@@ -445,7 +437,7 @@ mod tests {
         recorder.overlapping(0, early_ticks);
         let after_ticks = recorder.last;
         recorder.overlapping(1, early_ticks);
-        let words = taken(&ring);
+        let words = ring.take_words();
         assert_eq!((words[1], words[4]), (early_ticks, after_ticks));
         assert_eq!(parts(words[2]), (WHOLE, after_ticks - early_ticks));
     }

@@ -19,6 +19,16 @@ pub enum CredentialsError {
     File(String),
 }
 
+/// A host and where its agent listens, from `NAME=ADDRESS:PORT`.
+///
+/// # Errors
+/// How to write it.
+pub fn host(text: &str) -> Result<(String, SocketAddr), String> {
+    let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let read = parts.and_then(|(name, address)| Some((name.to_owned(), address.parse().ok()?)));
+    read.ok_or_else(|| "write it as NAME=ADDRESS:PORT, such as right=10.0.0.2:7000".to_owned())
+}
+
 /// How connections between hosts are protected.
 #[derive(Debug, clap::Args)]
 pub struct ProtectionArgs {

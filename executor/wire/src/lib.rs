@@ -53,5 +53,5 @@ pub mod token;
 mod ucx;
 pub mod wires;
 
-pub use socket::{Deadline, connect_by, monotonic_ns};
+pub use socket::{Deadline, connect_by, connect_when_started, monotonic_ns};
 pub use ucx::{carry_over_ucx, find_ucx};

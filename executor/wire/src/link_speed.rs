@@ -22,7 +22,7 @@ use std::time::Duration;
 use crate::connection::{Connection, Credentials};
 use crate::error::LinkError;
 use crate::handshake::{Hello, Purpose, dial};
-use crate::socket::{Deadline, connect_by, monotonic_ns};
+use crate::socket::{Deadline, connect_when_started, monotonic_ns};
 
 /// Bytes of a request, and of an answer.
 const MESSAGE_BYTES: usize = 64;
@@ -40,9 +40,8 @@ const FIRST_BYTES: u64 = 1 << 20;
 const LONG_ENOUGH_NS: u64 = 50_000_000;
 /// Connecting, with its handshake.
 const DIAL_LIMIT: Duration = Duration::from_secs(5);
-/// An agent that is about to start is waited for so long, and looked for so often.
+/// An agent that is about to start is waited for so long.
 const START_LIMIT: Duration = Duration::from_secs(2);
-const START_PAUSE: Duration = Duration::from_millis(20);
 /// One message, or one piece of a transfer.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
 /// Another host measures the way to a third one.
@@ -110,19 +109,9 @@ impl LinkSpeedClient {
     /// # Errors
     /// It is not there, does not know the token, or serves a run.
     pub fn dial(address: SocketAddr, credentials: &Credentials) -> Result<Self, LinkError> {
-        let start_deadline = Deadline::after(START_LIMIT);
-        let socket = loop {
-            match connect_by(address, Deadline::after(DIAL_LIMIT)) {
-                Ok(socket) => break socket,
-                Err(error)
-                    if error.kind() == io::ErrorKind::ConnectionRefused
-                        && start_deadline.left_ns() != Some(0) =>
-                {
-                    std::thread::sleep(START_PAUSE);
-                }
-                Err(source) => return Err(LinkError::NotThere { address, source }),
-            }
-        };
+        let connected = connect_when_started(address, DIAL_LIMIT, Deadline::after(START_LIMIT));
+        let (socket, deadline) =
+            connected.map_err(|source| LinkError::NotThere { address, source })?;
         let hello = Hello {
             purpose: Purpose::Measure,
             run: 0,
@@ -131,7 +120,6 @@ impl LinkSpeedClient {
             sender: 0,
             receiver: 0,
         };
-        let deadline = Deadline::after(DIAL_LIMIT);
         let connection = dial(socket, &hello, credentials, deadline)?;
         Ok(Self {
             connection,
@@ -282,6 +270,7 @@ pub fn serve(
             Err(error) => return Err(error),
         };
         let number = number_at(&request, 8);
+
         match request[0] {
             ECHO => write(&mut connection, &request)?,
             TAKE if number <= MAX_BYTES => {
@@ -437,6 +426,7 @@ mod tests {
             let mut client = LinkSpeedClient::dial(address, &credentials()).expect("there");
             client.description().expect_err("nonsense")
         };
+
         assert!(matches!(
             answers(9, 0),
             LinkError::Answer {

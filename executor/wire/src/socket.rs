@@ -113,6 +113,32 @@ pub fn connect_by(address: SocketAddr, deadline: Deadline) -> io::Result<TcpStre
     Ok(socket)
 }
 
+/// Where somebody who may be about to start is looked for so often.
+const START_PAUSE: Duration = Duration::from_millis(20);
+
+/// A connection as by [`connect_by`] to somebody who may be about to start, who is waited for until `start`; each attempt may take
+/// `limit`. With it comes when the last attempt's limit is over.
+///
+/// # Errors
+/// As [`connect_by`].
+pub fn connect_when_started(
+    address: SocketAddr,
+    limit: Duration,
+    start: Deadline,
+) -> io::Result<(TcpStream, Deadline)> {
+    loop {
+        let may_start = start.left_ns() != Some(0);
+        let deadline = Deadline::after(limit);
+        match connect_by(address, deadline) {
+            Ok(socket) => return Ok((socket, deadline)),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && may_start => {
+                std::thread::sleep(START_PAUSE);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Lets a socket never block, and send at once what it is given.
 pub(crate) fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;

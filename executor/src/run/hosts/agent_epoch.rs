@@ -2,7 +2,7 @@
 //! conductor says of an epoch is checked before anything is made of it.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zbmd_ir::{ActorId, ChangePosition, Plan};
 
@@ -138,6 +138,12 @@ impl AgentEpoch {
         }
     }
 
+    fn calendars(&self) -> MutexGuard<'_, Vec<Reported>> {
+        self.calendars
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Says what has changed since it was asked last. Called by one thread.
     ///
     /// # Errors
@@ -146,10 +152,7 @@ impl AgentEpoch {
         &self,
         mut tell: impl FnMut(Report) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut calendars = self
-            .calendars
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut calendars = self.calendars();
         calendars
             .iter_mut()
             .try_for_each(|reported| self.tell_of(reported, &mut tell))
@@ -157,10 +160,7 @@ impl AgentEpoch {
 
     /// The worker of a calendar is ready: by instruction, whether it waits there for others.
     pub(super) fn set_waits(&self, calendar: usize, waits: Vec<bool>) {
-        let mut calendars = self
-            .calendars
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut calendars = self.calendars();
         let mut own_calendars = calendars.iter_mut();
         if let Some(reported) = own_calendars.find(|reported| reported.calendar == calendar) {
             reported.waits = waits;
@@ -176,10 +176,7 @@ impl AgentEpoch {
         calendar: usize,
         mut tell: impl FnMut(Report) -> io::Result<()>,
     ) -> io::Result<()> {
-        let calendars = self
-            .calendars
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let calendars = self.calendars();
         let mut own_calendars = calendars.iter();
         let reported = own_calendars.find(|reported| reported.calendar == calendar);
         reported.map_or(Ok(()), |reported| {

@@ -13,7 +13,7 @@ use zbmd_ir::bundle::Image;
 use zbmd_wire::connection::{Connection, SharedConnection};
 use zbmd_wire::error::{HandshakeError, Refusal};
 use zbmd_wire::handshake::{Hello, Purpose, dial, new_run};
-use zbmd_wire::{Deadline, connect_by};
+use zbmd_wire::{Deadline, connect_when_started};
 
 use super::bundle_parts::BundleParts;
 use super::link::HostLink;
@@ -131,26 +131,17 @@ impl AgentOpener {
 
         let start_deadline = Deadline::after(START_LIMIT);
         loop {
-            let may_start = start_deadline.left_ns() != Some(0);
-            let deadline = Deadline::after(DIAL_LIMIT);
-            let socket = match connect_by(address, deadline) {
-                Ok(socket) => socket,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && may_start => {
-                    std::thread::sleep(START_PAUSE);
-                    continue;
-                }
-                Err(error) => {
-                    return Err(format!(
-                        "{address}: {error}: is `zbmd-run agent` started there?"
-                    ));
-                }
-            };
+            let connected = connect_when_started(address, DIAL_LIMIT, start_deadline);
+            let (socket, deadline) = connected.map_err(|error| {
+                format!("{address}: {error}: is `zbmd-run agent` started there?")
+            })?;
 
+            let may_end = start_deadline.left_ns() != Some(0);
             match dial(socket, &hello, &self.hosts.credentials, deadline) {
                 Ok(connection) => return Ok(connection),
                 Err(HandshakeError::Refused {
                     why: Refusal::Busy, ..
-                }) if may_start => std::thread::sleep(START_PAUSE),
+                }) if may_end => std::thread::sleep(START_PAUSE),
                 Err(error) => return Err(error.to_string()),
             }
         }
