@@ -21,6 +21,19 @@ pub fn children_of(process: Pid) -> Vec<Pid> {
     found
 }
 
+/// The workers of a process that runs them as processes, those that stand by included.
+pub fn workers_of(process: Pid) -> Vec<Pid> {
+    let is_worker = |child: &Pid| {
+        let environment = std::fs::read(format!("/proc/{}/environ", child.as_raw_nonzero()));
+        let environment = environment.unwrap_or_default();
+        let mut variables = environment.split(|byte| *byte == 0);
+        variables.any(|variable| variable.starts_with(b"ZBMD_WORKER="))
+    };
+    let mut children = children_of(process);
+    children.retain(is_worker);
+    children
+}
+
 /// A thread of a process, and how the system schedules it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {

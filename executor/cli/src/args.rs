@@ -98,7 +98,8 @@ pub(super) struct Args {
     /// Report how long the calls of each actor took, beside what was planned.
     #[arg(long)]
     pub(super) profile: bool,
-    /// Where workers run: in threads of this process, or in a process of its own each GPU, or each device.
+    /// Where workers run: in threads of this process, or in a process of its own each GPU, or each device; those
+    /// of other hosts in their agents, or in processes that these start.
     #[arg(long, value_name = "WHERE", default_value = "gpus")]
     pub(super) isolation: Where,
     /// Count the blocks whose output at this sink is later than so long after the release of their tokens, which a source

@@ -57,7 +57,20 @@ impl std::fmt::Display for WorkerExit {
 /// What a worker reports, or is seen to do.
 pub(crate) enum WorkerEvent {
     /// It can be given a part of an epoch.
-    Ready { device: DeviceId, generation: u32 },
+    Ready {
+        device: DeviceId,
+        generation: u32,
+        /// Where its wires arrive on its host, if not where those of all its host's threads do.
+        port: Option<u16>,
+    },
+    /// It has begun its part of an epoch: by instruction, whether it waits there for others. Said on agents' hosts.
+    #[cfg(hosts)]
+    Began {
+        device: DeviceId,
+        generation: u32,
+        epoch: u64,
+        waits: Vec<bool>,
+    },
     /// Its part of an epoch is over; the worker itself is well.
     Ended {
         device: DeviceId,

@@ -10,12 +10,20 @@ use super::event::{WorkerEvent, WorkerExit};
 use super::inbox::EventSender;
 use super::process::{ProcessExit, ProcessListener, WorkerReply, exit_status};
 
+/// A process that has loaded the program, and opened its device.
+#[derive(Clone, Copy)]
+pub(crate) struct Readiness {
+    /// Where its wires arrive, if it has any.
+    pub port: Option<u16>,
+}
+
 /// What a worker's process is, as its listener sees it.
 #[derive(Default)]
 pub(crate) struct ProcessRole {
     /// Which of its device's workers it is; none as long as it stands by.
     pub generation: Option<u32>,
-    pub is_ready: bool,
+    /// What it has said when it was ready.
+    pub readiness: Option<Readiness>,
     pub is_gone: bool,
 }
 
@@ -70,11 +78,22 @@ fn event_of(
 ) -> Option<WorkerEvent> {
     let mut role = lock(role);
     match reply {
-        WorkerReply::Ready => {
-            role.is_ready = true;
+        WorkerReply::Ready { port } => {
+            role.readiness = Some(Readiness { port });
             let generation = role.generation?;
-            Some(WorkerEvent::Ready { device, generation })
+            Some(WorkerEvent::Ready {
+                device,
+                generation,
+                port,
+            })
         }
+        #[cfg(hosts)]
+        WorkerReply::Began { epoch, waits } => Some(WorkerEvent::Began {
+            device,
+            generation: role.generation?,
+            epoch,
+            waits,
+        }),
         WorkerReply::Ended {
             epoch,
             calendar,

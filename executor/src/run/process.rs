@@ -31,6 +31,10 @@ use zbmd_ir::DeviceId;
 use zbmd_op::Registry;
 
 use super::event::WorkerExit;
+#[cfg(hosts)]
+use super::hosts::agent_epoch::agent_queues;
+#[cfg(hosts)]
+use super::hosts::network_terms::NetworkTerms;
 use super::launch::Lifetime;
 use super::life_watch::LifeWatch;
 use super::system;
@@ -49,6 +53,8 @@ use crate::transport::watchdog::{EpochWatchdogs, Watchdog, WorkerHeartbeat};
 use crate::worker::gpu::OpenGpus;
 use crate::worker::host;
 use crate::worker::job::{HostOptions, WorkerEnd, WorkerJob};
+#[cfg(hosts)]
+use crate::worker::wired::{Network, Wiring, WorkerPlaces};
 
 /// Set in the environment of a worker's process.
 const MARK: &str = "ZBMD_WORKER";
@@ -63,6 +69,9 @@ enum WorkerRequest {
         device: DeviceId,
         /// The lock that it holds from now on, whose memory comes with the first request.
         life_lock: Option<u32>,
+        /// The network of a run over several hosts.
+        #[cfg(hosts)]
+        network: Option<NetworkTerms>,
     },
     /// Run a calendar of an epoch, whose memory comes with it, and a watchdog if there is one.
     Begin {
@@ -71,14 +80,21 @@ enum WorkerRequest {
         /// Tells the memory from that of other epochs: one that all workers have ended may have had the same.
         memory_number: u64,
         lease_ns: u64,
+        /// Where the others are in a run over several hosts: then what ends waits for sockets comes before the watchdog, and
+        /// on an agent's host the memory that says which blocks are admitted.
+        #[cfg(hosts)]
+        places: Option<WorkerPlaces>,
     },
 }
 
 /// From a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum WorkerReply {
-    /// The program is loaded; epochs can begin.
-    Ready,
+    /// The program is loaded; epochs can begin. Wires arrive at this port.
+    Ready { port: Option<u16> },
+    /// Its part of an epoch begins on an agent's host: by instruction, whether it waits there for others.
+    #[cfg(hosts)]
+    Began { epoch: u64, waits: Vec<bool> },
     /// Its part of an epoch is over.
     Ended {
         epoch: u64,
@@ -127,6 +143,23 @@ pub(crate) struct WorkerLaunch<'a> {
     pub session_memory: &'a SessionMemory,
     pub queues: &'a Queues,
     pub options: HostOptions,
+    /// The network of a run over several hosts.
+    #[cfg(hosts)]
+    pub network: Option<&'a NetworkTerms>,
+}
+
+/// What a worker's process is to do in an epoch.
+pub(crate) struct EpochPart<'a> {
+    pub spec: &'a EpochSpec,
+    pub calendar: usize,
+    pub epoch: &'a EpochMemory,
+    pub watchdogs: &'a EpochWatchdogs,
+    /// Where the others are in a run over several hosts.
+    #[cfg(hosts)]
+    pub places: Option<&'a WorkerPlaces>,
+    /// Says on an agent's host which blocks are admitted.
+    #[cfg(hosts)]
+    pub decisions: Option<&'a SessionMemory>,
 }
 
 impl WorkerLaunch<'_> {
@@ -136,6 +169,8 @@ impl WorkerLaunch<'_> {
             options: self.options,
             device,
             life_lock,
+            #[cfg(hosts)]
+            network: self.network.cloned(),
         }
     }
 }
@@ -202,18 +237,21 @@ impl WorkerProcess {
     ///
     /// # Errors
     /// The request cannot be sent.
-    pub(crate) fn begin(
-        &mut self,
-        spec: &EpochSpec,
-        calendar: usize,
-        epoch: &EpochMemory,
-        watchdogs: &EpochWatchdogs,
-    ) -> io::Result<()> {
+    pub(crate) fn begin(&mut self, part: &EpochPart<'_>) -> io::Result<()> {
+        let EpochPart {
+            spec,
+            calendar,
+            epoch,
+            watchdogs,
+            ..
+        } = *part;
         let request = WorkerRequest::Begin {
             spec: spec.clone(),
             calendar,
             memory_number: epoch.arena().number(),
             lease_ns: watchdogs.lease_ns,
+            #[cfg(hosts)]
+            places: part.places.cloned(),
         };
         let Some(memory_fd) = epoch.arena().fd() else {
             return Ok(());
@@ -221,7 +259,15 @@ impl WorkerProcess {
         let calendar_watchdog = watchdogs.watchdogs.get(calendar);
         let timer_fd = calendar_watchdog.and_then(Watchdog::fd);
 
-        let passed_files: Vec<_> = [memory_fd].into_iter().chain(timer_fd).collect();
+        let mut passed_files = vec![memory_fd];
+        #[cfg(hosts)]
+        let stop_event = part.places.map(|_| epoch.stop_event()).transpose()?;
+        #[cfg(hosts)]
+        {
+            passed_files.extend(stop_event.as_ref().map(AsFd::as_fd));
+            passed_files.extend(part.decisions.and_then(|memory| memory.arena.fd()));
+        }
+        passed_files.extend(timer_fd);
         self.outbox.post(Clock.now_ns(), &request, &passed_files)
     }
 
@@ -358,6 +404,8 @@ struct OpenProgram {
     modes: Arc<LoadedModes>,
     session_memory: Arc<SessionMemory>,
     options: HostOptions,
+    #[cfg(hosts)]
+    network: Option<Arc<Network>>,
 }
 
 /// The worker's end of the socket, for all threads of its process.
@@ -378,6 +426,8 @@ fn serve(socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 options,
                 device,
                 life_lock,
+                #[cfg(hosts)]
+                network,
             } => {
                 let bundle = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
                 let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
@@ -402,21 +452,44 @@ fn serve(socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 // SAFETY: the supervising process is this very program, and made it for these queues.
                 #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
                 let session_memory = unsafe { SessionMemory::find(memory_fd, &queues) }?;
+                #[cfg(hosts)]
+                let network = match network.map(NetworkTerms::open).transpose() {
+                    Ok(network) => network.map(Arc::new),
+                    Err(why) => {
+                        let exit = WorkerExit::Unfit(why);
+                        return send_reply(&replies, &WorkerReply::Leaving(exit));
+                    }
+                };
+                #[cfg(hosts)]
+                let port = network
+                    .as_ref()
+                    .map(|network| network.switchboard.address().port());
+                #[cfg(not(hosts))]
+                let port = None;
                 open_program = Some(OpenProgram {
                     modes,
                     session_memory: Arc::new(session_memory),
                     options,
+                    #[cfg(hosts)]
+                    network,
                 });
-                send_reply(&replies, &WorkerReply::Ready)?;
+                send_reply(&replies, &WorkerReply::Ready { port })?;
             }
             WorkerRequest::Begin {
                 spec,
                 calendar,
                 memory_number,
                 lease_ns,
+                #[cfg(hosts)]
+                places,
             } => {
                 let program = open_program.clone().ok_or(io::ErrorKind::InvalidData)?;
                 let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
+                #[cfg(hosts)]
+                let wired = match places {
+                    Some(places) => Some(WiredPart::take(&program, places, &mut received_files)?),
+                    None => None,
+                };
                 let timer_fd = received_files.next();
                 let heartbeat = timer_fd.and_then(|fd| WorkerHeartbeat::from_fd(fd, lease_ns));
                 let loaded = program.modes.get(spec.mode).cloned();
@@ -427,7 +500,8 @@ fn serve(socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 };
                 let epoch = find_epoch(&loaded, Arc::clone(&arena), &spec)?;
                 let epoch_memory = Arc::new(epoch);
-                let job = WorkerJob {
+                #[cfg_attr(not(hosts), expect(unused_mut, reason = "only wires are added to it"))]
+                let mut job = WorkerJob {
                     spec: Arc::new(spec),
                     calendar,
                     session_memory: program.session_memory,
@@ -437,6 +511,10 @@ fn serve(socket: UnixStream, registry: &Registry) -> io::Result<()> {
                     #[cfg(hosts)]
                     wiring: None,
                 };
+                #[cfg(hosts)]
+                if let Some(wired) = wired {
+                    wired.add_to(&mut job);
+                }
                 let job_replies = Arc::clone(&replies);
                 std::thread::Builder::new()
                     .name(format!("zbmd calendar {calendar}"))
@@ -447,6 +525,56 @@ fn serve(socket: UnixStream, registry: &Registry) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What a part of an epoch over several hosts has besides others.
+#[cfg(hosts)]
+struct WiredPart {
+    wiring: Wiring,
+    /// Becomes readable when the supervising process stops the epoch.
+    stop_event: OwnedFd,
+    /// Says on an agent's host which blocks are admitted.
+    decisions: Option<SessionMemory>,
+}
+
+#[cfg(hosts)]
+impl WiredPart {
+    fn take(
+        program: &OpenProgram,
+        places: WorkerPlaces,
+        files: &mut impl Iterator<Item = OwnedFd>,
+    ) -> io::Result<Self> {
+        let network = program.network.clone();
+        let network = network.ok_or(io::ErrorKind::InvalidData)?;
+        let stop_event = files.next().ok_or(io::ErrorKind::InvalidData)?;
+        let decisions = match places.is_agent {
+            true => {
+                let memory = files.next().ok_or(io::ErrorKind::InvalidData)?;
+                // SAFETY: the supervising process is this very program, and made it for these queues.
+                #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
+                Some(unsafe { SessionMemory::find(memory, &agent_queues()) }?)
+            }
+            false => None,
+        };
+        Ok(Self {
+            wiring: Wiring { network, places },
+            stop_event,
+            decisions,
+        })
+    }
+
+    fn add_to(self, job: &mut WorkerJob) {
+        let Wiring { network, places } = &self.wiring;
+        let epoch = job.spec.epoch;
+        network
+            .switchboard
+            .begin(network.run, epoch, Some(places.plan));
+        job.epoch.set_stop_event(self.stop_event);
+        if let Some(decisions) = self.decisions {
+            job.session_memory = Arc::new(decisions);
+        }
+        job.wiring = Some(Arc::new(self.wiring));
+    }
 }
 
 /// Lets the supervising process see the end of this one at once.
@@ -516,8 +644,20 @@ fn run_job(
 ) {
     let epoch = job.spec.epoch;
     let calendar = job.calendar;
+    #[cfg(hosts)]
+    let is_agent = job
+        .wiring
+        .as_ref()
+        .is_some_and(|wiring| wiring.places.is_agent);
     let worker_end = match host::prepare(loaded, job) {
-        Ok(prepared) => prepared.run(loaded, heartbeat),
+        Ok(prepared) => {
+            #[cfg(hosts)]
+            if is_agent {
+                let waits = prepared.waits();
+                let _ = send_reply(replies, &WorkerReply::Began { epoch, waits });
+            }
+            prepared.run(loaded, heartbeat)
+        }
         Err(fault) => WorkerEnd::before_start(fault),
     };
 
@@ -641,6 +781,8 @@ mod tests {
                 realtime: false,
                 hold_share: false,
             },
+            #[cfg(hosts)]
+            network: None,
         };
         let life_lock = LifeLocks::default().next().expect("small");
         let planning_result =

@@ -12,6 +12,8 @@ use std::thread::JoinHandle;
 use zbmd_ir::DeviceId;
 
 use super::event::WorkerEvent;
+#[cfg(hosts)]
+use super::hosts::network_terms::NetworkTerms;
 use super::inbox::EventSender;
 use super::launch::Lifetime;
 use super::listen::{ProcessRole, listen, lock};
@@ -60,6 +62,9 @@ pub(super) struct ProcessPool {
     bundle: Option<File>,
     /// By which the ends of processes are seen at once.
     life_locks: LifeLocks,
+    /// The network of a run over several hosts.
+    #[cfg(hosts)]
+    network: Option<NetworkTerms>,
 }
 
 impl ProcessPool {
@@ -79,7 +84,15 @@ impl ProcessPool {
             ending: Vec::new(),
             bundle: None,
             life_locks: LifeLocks::default(),
+            #[cfg(hosts)]
+            network: None,
         }
+    }
+
+    /// Processes that start from here on take part in this network.
+    #[cfg(hosts)]
+    pub(super) fn join_network(&mut self, network: NetworkTerms) {
+        self.network = Some(network);
     }
 
     /// The process that stands by for a device, or a new one.
@@ -94,10 +107,12 @@ impl ProcessPool {
             let mut role = lock(&standby.role);
             if !role.is_gone {
                 role.generation = Some(generation);
-                if role.is_ready {
-                    context
-                        .events
-                        .send(WorkerEvent::Ready { device, generation });
+                if let Some(readiness) = role.readiness {
+                    context.events.send(WorkerEvent::Ready {
+                        device,
+                        generation,
+                        port: readiness.port,
+                    });
                 }
                 drop(role);
                 return Ok(standby.process);
@@ -180,6 +195,8 @@ impl ProcessPool {
             session_memory: context.session_memory,
             queues: &self.queues,
             options: context.options,
+            #[cfg(hosts)]
+            network: self.network.as_ref(),
         };
         let life_lock = self.life_locks.next().map_err(io::Error::other)?;
         let program = self.program.as_deref();
@@ -219,6 +236,8 @@ impl ProcessPool {
             session_memory: context.session_memory,
             queues: &self.queues,
             options: context.options,
+            #[cfg(hosts)]
+            network: self.network.as_ref(),
         };
         for (device, process) in running {
             if let Err(error) = process.open(&launch, device) {

@@ -317,7 +317,9 @@ impl<'m> SupervisedRun<'m> {
 
     fn handle_event(&mut self, event: WorkerEvent) {
         let input = match event {
-            WorkerEvent::Ready { device, generation } => {
+            WorkerEvent::Ready {
+                device, generation, ..
+            } => {
                 self.starting.remove(&device);
                 Input::Ready {
                     device,
@@ -360,6 +362,9 @@ impl<'m> SupervisedRun<'m> {
                     end: how,
                 }
             }
+            // Only agents are interested.
+            #[cfg(hosts)]
+            WorkerEvent::Began { .. } => return,
             WorkerEvent::StandbyGone => {
                 // Nothing is lost by it, unless a worker is lost before another process stands by.
                 if self.active.is_some() {

@@ -132,6 +132,8 @@ fn wait_for_workers(manager: &mut EpochManager, active: &mut ActiveEpoch) -> Res
 
         match event {
             WorkerEvent::Ready { .. } | WorkerEvent::StandbyGone => {}
+            #[cfg(hosts)]
+            WorkerEvent::Began { .. } => {}
             WorkerEvent::Ended {
                 epoch,
                 calendar,

@@ -20,7 +20,7 @@ use super::hosts::conductor_seat::ConductorSeat;
 use super::hosts::link::HostLink;
 use super::inbox::{EventInbox, EventSender, event_channel};
 #[cfg(target_os = "linux")]
-use super::process::WorkerProcess;
+use super::process::{EpochPart, WorkerProcess};
 #[cfg(target_os = "linux")]
 use super::process_pool::{LaunchContext, ProcessPool};
 use super::system;
@@ -40,6 +40,8 @@ use crate::worker::gpu::OpenGpus;
 use crate::worker::host;
 use crate::worker::job::{HostOptions, WorkerJob};
 use crate::worker::prepared::PreparedWorker;
+#[cfg(hosts)]
+use crate::worker::wired::Wiring;
 
 /// How often requests that a process has not taken are sent on.
 const FLUSH_PAUSE: Duration = Duration::from_millis(2);
@@ -83,6 +85,18 @@ impl WorkerHandle {
 struct PoolMember {
     generation: u32,
     handle: WorkerHandle,
+    /// Where its wires arrive, if not where those of all its host's threads do.
+    port: Option<u16>,
+}
+
+impl PoolMember {
+    fn new(generation: u32, handle: WorkerHandle) -> Self {
+        Self {
+            generation,
+            handle,
+            port: None,
+        }
+    }
 }
 
 /// All workers of a session.
@@ -157,6 +171,9 @@ impl WorkerPool {
         is_takeover: bool,
     ) -> Result<(), EngineError> {
         self.hosts = HostSet::connect(&self.modes, options, &self.events, is_takeover)?;
+        if let Some(hosts) = &self.hosts {
+            self.processes.join_network(hosts.network_terms());
+        }
         Ok(())
     }
 
@@ -274,11 +291,12 @@ impl WorkerPool {
             if let Some(why) = hosts.loss_of(device) {
                 return Err(WorkerExit::Unfit(why));
             }
-            // Its thread begins with its first part of an epoch.
-            self.events.send(WorkerEvent::Ready { device, generation });
-            let handle = WorkerHandle::Remote;
-            self.members
-                .insert(device, PoolMember { generation, handle });
+            if !hosts.spawn(device, generation) {
+                // Its thread begins with its first part of an epoch.
+                self.report_ready(device, generation);
+            }
+            let member = PoolMember::new(generation, WorkerHandle::Remote);
+            self.members.insert(device, member);
             return Ok(());
         }
         let handle = if self.is_thread(device) {
@@ -287,9 +305,17 @@ impl WorkerPool {
             let started_process = self.start_process_worker(device, generation);
             started_process.map_err(|error| WorkerExit::Unfit(error.to_string()))?
         };
-        self.members
-            .insert(device, PoolMember { generation, handle });
+        let member = PoolMember::new(generation, handle);
+        self.members.insert(device, member);
         Ok(())
+    }
+
+    fn report_ready(&self, device: DeviceId, generation: u32) {
+        self.events.send(WorkerEvent::Ready {
+            device,
+            generation,
+            port: None,
+        });
     }
 
     /// A worker that is a thread has none before its first part of an epoch. So it is ready at once, if its GPU is.
@@ -306,7 +332,7 @@ impl WorkerPool {
                     .map_err(WorkerExit::NoDevice)?;
             }
         }
-        self.events.send(WorkerEvent::Ready { device, generation });
+        self.report_ready(device, generation);
         Ok(WorkerHandle::Thread(None))
     }
 
@@ -390,13 +416,17 @@ impl WorkerPool {
             #[cfg(target_os = "linux")]
             WorkerHandle::Process(process) => self.processes.kill(&process),
             #[cfg(hosts)]
-            WorkerHandle::Remote => self.events.send(WorkerEvent::Gone {
-                device,
-                generation,
-                exit: WorkerExit::Unfit(
-                    "a worker of another host that was left to itself".to_owned(),
-                ),
-            }),
+            WorkerHandle::Remote => {
+                let hosts = self.hosts.as_ref();
+                if !hosts.is_some_and(|hosts| hosts.kill(device, generation)) {
+                    let why = "a worker of another host that was left to itself";
+                    self.events.send(WorkerEvent::Gone {
+                        device,
+                        generation,
+                        exit: WorkerExit::Unfit(why.to_owned()),
+                    });
+                }
+            }
         }
     }
 
@@ -447,6 +477,19 @@ impl WorkerPool {
         self.members.get(&device)?.handle.process()
     }
 
+    /// How the workers of an epoch on this host reach those on others, if there are several hosts.
+    #[cfg(hosts)]
+    fn wiring(&self, spec: &EpochSpec) -> Option<Arc<Wiring>> {
+        let hosts = self.hosts.as_ref()?;
+        Some(hosts.wiring(spec, |device| self.port_of(device)))
+    }
+
+    /// Where the wires of a worker arrive, if not where those of its host's threads do.
+    #[cfg(hosts)]
+    fn port_of(&self, device: DeviceId) -> Option<u16> {
+        self.members.get(&device)?.port
+    }
+
     /// Makes the parts of an epoch that run in this process ready; those of processes make themselves ready.
     ///
     /// # Errors
@@ -457,7 +500,7 @@ impl WorkerPool {
         epoch: &Arc<EpochMemory>,
     ) -> Result<Vec<Option<PreparedWorker>>, EngineError> {
         #[cfg(hosts)]
-        let wiring = self.hosts.as_ref().map(|hosts| hosts.wiring(spec));
+        let wiring = self.wiring(spec);
         let mut worker_parts = Vec::with_capacity(spec.devices.len());
         for (calendar, device) in spec.devices.iter().enumerate() {
             if !self.is_thread(*device) {
@@ -509,7 +552,8 @@ impl WorkerPool {
         if let Some(hosts) = &self.hosts {
             let generation = |device| self.members.get(&device).map_or(0, |m| m.generation);
             let session_memory = &self.session_memory;
-            hosts.begin(&self.loaded, spec, epoch, session_memory, generation);
+            let port = |device| self.port_of(device);
+            hosts.begin(&self.loaded, spec, epoch, session_memory, generation, port);
         }
         // Now that everybody has what to do.
         self.start_standbys();
@@ -584,13 +628,27 @@ impl WorkerPool {
         epoch: &EpochMemory,
         watchdogs: &EpochWatchdogs,
     ) {
+        #[cfg(hosts)]
+        let wiring = self.wiring(spec);
         let member = self.members.get_mut(&spec.devices[calendar]);
-        if let Some(PoolMember {
+        let Some(PoolMember {
             handle: WorkerHandle::Process(process),
             ..
         }) = member
-            && let Err(error) = process.begin(spec, calendar, epoch, watchdogs)
-        {
+        else {
+            return;
+        };
+        let begun = process.begin(&EpochPart {
+            spec,
+            calendar,
+            epoch,
+            watchdogs,
+            #[cfg(hosts)]
+            places: wiring.as_ref().map(|wiring| &wiring.places),
+            #[cfg(hosts)]
+            decisions: None,
+        });
+        if let Err(error) = begun {
             process.lifetime().end(Some(&error.to_string()));
         }
     }
@@ -638,7 +696,18 @@ impl WorkerPool {
             true => within.min(FLUSH_PAUSE),
             false => within,
         };
-        self.inbox.next(Some(wait_limit), watchdogs)
+        let event = self.inbox.next(Some(wait_limit), watchdogs)?;
+        if let WorkerEvent::Ready {
+            device,
+            generation,
+            port,
+        } = event
+            && let Some(member) = self.members.get_mut(&device)
+            && member.generation == generation
+        {
+            member.port = port;
+        }
+        Some(event)
     }
 
     /// Sends what processes have not taken of their requests; whether something is left.

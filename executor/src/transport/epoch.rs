@@ -323,6 +323,13 @@ impl EpochMemory {
         event.try_clone()
     }
 
+    /// Has waits for sockets end by what [`Self::stop_event`] is in the process that stops the epoch.
+    #[cfg(hosts)]
+    pub(crate) fn set_stop_event(&self, event: OwnedFd) {
+        // There is one already if somebody waits: nobody does before a worker begins.
+        let _ = self.stop_event.set(event);
+    }
+
     /// Ends every wait of the epoch's workers.
     ///
     /// Before anybody can see the stop, nothing more counts: a closed queue, and a sealed border, refuse what comes later

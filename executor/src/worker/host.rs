@@ -72,7 +72,7 @@ pub(crate) fn prepare(
 
     #[cfg(hosts)]
     let gate = match &job.wiring {
-        Some(wiring) if wiring.is_agent => agent_gate(&job.spec, &job.session_memory),
+        Some(wiring) if wiring.places.is_agent => agent_gate(&job.spec, &job.session_memory),
         _ => admission_gate(loaded, &job.spec, &job.session_memory),
     };
     #[cfg(not(hosts))]
@@ -95,7 +95,7 @@ pub(crate) fn prepare(
 fn wired_rings(plan: &Plan, job: &WorkerJob) -> BTreeMap<RingId, u32> {
     #[cfg(hosts)]
     if let Some(wiring) = &job.wiring {
-        return wiring.wired_rings(plan, job.calendar);
+        return wiring.places.wired_rings(plan, job.calendar);
     }
     let _ = (plan, job);
     BTreeMap::new()

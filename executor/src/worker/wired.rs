@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
+use serde::{Deserialize, Serialize};
 use zbmd_ir::{Plan, RingId};
 use zbmd_wire::connection::{Connection, Credentials, Protection};
 use zbmd_wire::error::{FrameError, HandshakeError, WireError};
@@ -41,21 +42,34 @@ const REDIAL_PAUSE: Duration = Duration::from_millis(5);
 /// Whoever watches hosts stops the epoch within this time if a host is gone; else the connection alone is broken.
 const GONE_LIMIT_S: i64 = 5;
 
-/// Where the workers of an epoch are, and how to reach them.
-pub(crate) struct Wiring {
+/// How a process takes part in the network of a run.
+pub(crate) struct Network {
     pub run: u128,
+    pub credentials: Credentials,
+    /// Where its wires arrive.
+    pub switchboard: Arc<Switchboard>,
+}
+
+/// Where the workers of an epoch are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WorkerPlaces {
     /// Says which plan of which bundle runs, so that two hosts cannot run different ones.
     pub plan: u64,
-    pub credentials: Credentials,
     /// This host, and those of all calendars.
     pub own_host: usize,
     pub hosts: Vec<usize>,
-    /// By host.
+    /// Where the wires of each calendar arrive.
     pub addresses: Vec<SocketAddr>,
+    /// What hosts are called.
     pub names: Vec<String>,
-    pub switchboard: Arc<Switchboard>,
     /// The conductor, on another host, says which blocks are admitted.
     pub is_agent: bool,
+}
+
+/// Where the workers of an epoch are, and how to reach them.
+pub(crate) struct Wiring {
+    pub network: Arc<Network>,
+    pub places: WorkerPlaces,
 }
 
 /// One wire of a worker.
@@ -65,7 +79,13 @@ struct WirePlan {
     rings: Vec<RingId>,
 }
 
-impl Wiring {
+impl WorkerPlaces {
+    /// Whether it says of each of so many calendars where it is.
+    pub(crate) fn are_for(&self, calendars: usize) -> bool {
+        let has_all = self.hosts.len() == calendars && self.addresses.len() == calendars;
+        has_all && self.hosts.iter().all(|host| *host < self.names.len())
+    }
+
     /// The wires of a calendar, with its rings in the order in which they are numbered.
     fn wires(&self, plan: &Plan, calendar: usize) -> Vec<WirePlan> {
         let own_device = plan.calendars[calendar].device;
@@ -179,7 +199,8 @@ pub(super) fn open(
     spin: Spin,
 ) -> Result<Option<OpenWires>, StepStop> {
     let plan = &loaded.program.plans[spec.plan];
-    let planned = wiring.wires(plan, calendar);
+    let worker_places = &wiring.places;
+    let planned = worker_places.wires(plan, calendar);
     if planned.is_empty() {
         return Ok(None);
     }
@@ -194,7 +215,8 @@ pub(super) fn open(
     let deadline = Deadline::after(OPEN_LIMIT);
     let peer_name = |wire: &WirePlan| {
         let device = &loaded.program.machine.devices[spec.devices[wire.peer]].name;
-        format!("{device} on host {}", wiring.names[wiring.hosts[wire.peer]])
+        let host = &worker_places.names[worker_places.hosts[wire.peer]];
+        format!("{device} on host {host}")
     };
 
     // First those that this worker dials: two workers that send to each other would otherwise wait for each other.
@@ -215,7 +237,7 @@ pub(super) fn open(
     }
 
     let mut connections: Vec<Connection> = connections.into_iter().flatten().collect();
-    if matches!(wiring.credentials.protection, Protection::Ucx) {
+    if matches!(wiring.network.credentials.protection, Protection::Ucx) {
         let is_stopped = || memory.epoch.common.stop.is_set();
         let carried = carry_over_ucx(&mut connections, deadline, is_stopped);
         carried.map_err(|(wire, error)| match is_stopped() {
@@ -307,22 +329,23 @@ fn open_wire(
         receiver: receiver as u32,
     };
     if wire.side == Side::Receives {
-        return wiring.switchboard.take(key, deadline, is_stopped);
+        let switchboard = &wiring.network.switchboard;
+        return switchboard.take(key, deadline, is_stopped);
     }
 
     let hello = Hello {
         purpose: Purpose::Wire,
-        run: wiring.run,
+        run: wiring.network.run,
         epoch: spec.epoch,
-        plan: wiring.plan,
+        plan: wiring.places.plan,
         sender: key.sender,
         receiver: key.receiver,
     };
-    let address = wiring.addresses[wiring.hosts[wire.peer]];
+    let address = wiring.places.addresses[wire.peer];
     loop {
         let connected = connect_by(address, Deadline::after(DIAL_LIMIT));
         let error = match connected {
-            Ok(socket) => match dial(socket, &hello, &wiring.credentials, deadline) {
+            Ok(socket) => match dial(socket, &hello, &wiring.network.credentials, deadline) {
                 // A host lets go whoever comes while it has many others to let in.
                 Err(error @ HandshakeError::Cut { .. }) => {
                     std::thread::sleep(REDIAL_PAUSE);

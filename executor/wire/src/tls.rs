@@ -66,6 +66,7 @@ pub enum TlsError {
 /// A host's certificate, and which ones it believes.
 #[derive(Clone)]
 pub struct Tls {
+    files: Arc<TlsFiles>,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
 }
@@ -116,9 +117,15 @@ impl Tls {
         let mut server = server.map_err(pair)?;
         server.send_tls13_tickets = 0;
         Ok(Self {
+            files: Arc::new(files.clone()),
             client: Arc::new(client),
             server: Arc::new(server),
         })
+    }
+
+    /// What it was read from, for another process of this host.
+    pub fn files(&self) -> &TlsFiles {
+        &self.files
     }
 
     /// How connections are dialed, for programs that speak TLS without wires: benchmarks and tests.

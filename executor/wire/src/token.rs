@@ -96,6 +96,11 @@ impl Token {
         Self(secret.to_vec())
     }
 
+    /// The secret itself, for another process of this host.
+    pub fn secret(&self) -> &[u8] {
+        &self.0
+    }
+
     fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
         // A key of any length is one: longer ones than a block are hashed.
         let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&self.0)

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str, machine};
 use zbmd_executor::supervise::What;
-use zbmd_executor::{Engine, Isolation, SetError, When};
+use zbmd_executor::{Engine, Isolation, RunOptions, SetError, When};
 use zbmd_ir::Device;
 use zbmd_ir::trace::Trace;
 use zbmd_tests::agents::{AgentProcess, TWO_HOSTS};
@@ -35,6 +35,10 @@ pub(super) const TESTS: &[Test] = &[
         parameters_change_together_on_both_hosts,
     ),
     (
+        "parameters_change_together_in_processes",
+        parameters_change_together_in_processes,
+    ),
+    (
         "parameters_outlive_a_host_that_is_lost",
         parameters_outlive_a_host_that_is_lost,
     ),
@@ -47,6 +51,7 @@ pub(super) const TESTS: &[Test] = &[
 /// In the environment of an agent: the file whose being there makes the next firing of the actor below never end.
 const STALL_FILE: &str = "ZBMD_TEST_STALL";
 const SPIN: &str = "spin";
+const PROCESSES: Isolation = Isolation::Processes { program: None };
 
 const MODEL: &str = r#"Model(
         name: "stalling",
@@ -165,7 +170,7 @@ fn an_agent_that_serves_a_run_is_not_measured() {
     told.outcome.expect("it runs");
 }
 
-/// The thread is given up, and another one takes its place, whether the kernel needs a core or sleeps.
+/// The thread is given up, and another one takes its place, whether the kernel needs a core or sleeps; a process is killed.
 fn kernels_that_never_end() {
     let folder = tempfile::tempdir().expect("a folder");
     let engine = engine(folder.path(), MODEL);
@@ -177,7 +182,11 @@ fn kernels_that_never_end() {
     let expected = live(&engine, feed, options(Isolation::Threads));
     expected.outcome.as_ref().expect("it runs");
     let token_file = token_file(folder.path());
-    for how in [SPIN, "sleep"] {
+    for (how, isolation) in [
+        (SPIN, Isolation::Threads),
+        ("sleep", Isolation::Threads),
+        (SPIN, PROCESSES),
+    ] {
         let stall = folder.path().join("stall");
         let mut command = child_run::command();
         command
@@ -185,7 +194,10 @@ fn kernels_that_never_end() {
             .arg(&token_file)
             .env(STALL_FILE, &stall);
         let agent = AgentProcess::spawn(command);
-        let options = host_options(&engine, &agent, LONG_LEASE);
+        let options = RunOptions {
+            isolation,
+            ..host_options(&engine, &agent, LONG_LEASE)
+        };
         let paced = Feed {
             per_s: Some(40_000.0),
             ..feed
@@ -216,13 +228,22 @@ fn kernels_that_never_end() {
 /// Both hosts are this computer, so that their clocks are the same: the times of the agent's workers are put on the run's by asking,
 /// and lie where they must.
 fn a_trace_has_what_both_hosts_do() {
+    for isolation in [Isolation::Threads, PROCESSES] {
+        check_trace(isolation);
+    }
+}
+
+fn check_trace(isolation: Isolation) {
     let folder = tempfile::tempdir().expect("a folder");
     let engine = engine(folder.path(), PAIRED);
     let agent = start_agent(&token_file(folder.path()));
-    let mut options = host_options(&engine, &agent, LONG_LEASE);
     let path = folder.path().join("run.trace");
-    options.trace = Some(path.clone());
-    options.profile = true;
+    let options = RunOptions {
+        isolation,
+        trace: Some(path.clone()),
+        profile: true,
+        ..host_options(&engine, &agent, LONG_LEASE)
+    };
     let feed = Feed {
         seed: 3,
         iterations: 20_000,
@@ -278,23 +299,29 @@ fn a_trace_has_what_both_hosts_do() {
 }
 
 fn parameters_change_together_on_both_hosts() {
-    change_parameters(None);
+    change_parameters(Isolation::Threads, None);
+}
+
+fn parameters_change_together_in_processes() {
+    change_parameters(PROCESSES, None);
 }
 
 /// Its agent is killed in the middle, and started again where it was.
 fn parameters_outlive_a_host_that_is_lost() {
-    change_parameters(Some(CHANGES / 2));
+    change_parameters(Isolation::Threads, Some(CHANGES / 2));
 }
 
 /// Sets both parameters again and again while tokens flow; if the agent is to be lost, it is after so many changes.
-fn change_parameters(lost_after: Option<usize>) {
+fn change_parameters(isolation: Isolation, lost_after: Option<usize>) {
     let folder = tempfile::tempdir().expect("a folder");
     let engine = engine(folder.path(), PAIRED);
     let token_file = token_file(folder.path());
     let mut agent = start_agent(&token_file);
-    let mut session = engine
-        .start(host_options(&engine, &agent, LONG_LEASE))
-        .expect("a session");
+    let options = RunOptions {
+        isolation,
+        ..host_options(&engine, &agent, LONG_LEASE)
+    };
+    let mut session = engine.start(options).expect("a session");
     let handle = session.parameters();
     let set = |a: f64, b: f64, when| handle.set(&[("a", &[a]), ("b", &[b])], when);
     let at = When::Token {

@@ -88,7 +88,7 @@ const UNPACED: Feed = Feed {
     ..FEED
 };
 
-fn engine(folder: &Path) -> Engine {
+pub(super) fn engine(folder: &Path) -> Engine {
     engine_of(folder, MODEL)
 }
 
@@ -130,7 +130,7 @@ pub(super) fn start_agent_at(token_file: &Path, address: SocketAddr) -> AgentPro
     AgentProcess::spawn(command)
 }
 
-fn start_agent_with(token_file: &Path, more: &[&OsStr]) -> AgentProcess {
+pub(super) fn start_agent_with(token_file: &Path, more: &[&OsStr]) -> AgentProcess {
     let mut command = child_run::command();
     command.args(["agent", "--listen", "127.0.0.1:0", "--token-file"]);
     command.arg(token_file).args(more);
@@ -477,7 +477,7 @@ fn a_wrong_token() {
     }
 }
 
-fn tls_arguments(files: &TlsFiles) -> [&OsStr; 6] {
+pub(super) fn tls_arguments(files: &TlsFiles) -> [&OsStr; 6] {
     [
         OsStr::new("--tls-certificate"),
         files.certificate.as_os_str(),

@@ -23,6 +23,7 @@ mod linux {
     mod flight_recorder;
     mod held_shares;
     mod histories;
+    mod host_processes;
     mod host_workers;
     mod hosts;
     mod launching;
@@ -49,6 +50,7 @@ mod linux {
         ("flight_recorder", flight_recorder::TESTS),
         ("held_shares", held_shares::TESTS),
         ("histories", histories::TESTS),
+        ("host_processes", host_processes::TESTS),
         ("host_workers", host_workers::TESTS),
         ("hosts", hosts::TESTS),
         ("launching", launching::TESTS),
@@ -64,6 +66,7 @@ mod linux {
     ];
 
     pub(super) fn main() -> ExitCode {
+        zbmd_executor::serve_if_worker(&registry());
         run_or_test(
             || zbmd_run::main_with(registry()),
             || harness::run(&harness::of_modules(MODULES), || true),

@@ -19,15 +19,18 @@ use zbmd_wire::link_speed;
 
 use super::agent_run::{AgentRun, RunTerms};
 use super::agent_seat::Obedience;
+use super::agent_workers::AgentWorkers;
 use super::bundle_parts::{self, BundleParts, BundleShelf, HeldBundle};
 use super::gathering::join_when_there;
 use super::heartbeats::{BeatPeer, Heartbeats, Silence};
 use super::message::{self, Order, Report};
+use super::network_terms::NetworkTerms;
 use super::sentinel::Sentinel;
 use crate::options::{CouncilSeat, Join};
 use crate::program::Engine;
 use crate::realtime::{self, RealtimeError, ThreadRole};
 use crate::transport::switchboard::{Callers, Switchboard};
+use crate::worker::wired::Network;
 
 /// A conductor that says nothing for so long before it has said its lease is gone.
 const FIRST_LIMIT: Duration = Duration::from_secs(10);
@@ -349,6 +352,7 @@ impl AgentHost<'_> {
             beat_session,
             council,
             upstream,
+            processes,
         } = order
         else {
             return Err(io::Error::other(
@@ -361,6 +365,16 @@ impl AgentHost<'_> {
         accepted.map_err(|why| refuse(&connection, why))?;
         let realtime = options.realtime.then(RealtimeHost::begin).transpose();
         let _realtime = realtime.map_err(|error| refuse(&connection, error.to_string()))?;
+
+        let workers = processes.map(|processes| {
+            let listen_at = self.switchboard.address().ip();
+            let network = NetworkTerms::new(run, listen_at, self.credentials);
+            let modes = Arc::clone(&engine.modes);
+            AgentWorkers::new(modes, options, network, processes.has_standbys)
+        });
+        let workers = workers
+            .transpose()
+            .map_err(|why| refuse(&connection, why))?;
 
         // Before the conductor hears of it: wires of its first epoch may come at once.
         self.switchboard.begin(run, 0, None);
@@ -382,9 +396,12 @@ impl AgentHost<'_> {
             connection: Arc::clone(&connection),
             engine,
             options,
-            run,
-            credentials: self.credentials.clone(),
-            switchboard: Arc::clone(self.switchboard),
+            network: Arc::new(Network {
+                run,
+                credentials: self.credentials.clone(),
+                switchboard: Arc::clone(self.switchboard),
+            }),
+            workers,
             obedience: Arc::clone(self.obedience),
             council,
             shelf: Arc::clone(self.shelf),

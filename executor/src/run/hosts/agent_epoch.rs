@@ -11,15 +11,24 @@ use crate::live_program::NumbersByParameter;
 use crate::program::LoadedProgram;
 use crate::run::parameters::prepare_kernels;
 use crate::run::system;
+use crate::supervise::Os;
 use crate::transport::change_queue::{Decision, Values, WantedPosition};
 use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::epoch_spec::{EpochSpec, LiveStart};
 use crate::transport::epoch_state::WorkerStatus;
 use crate::transport::primitive::Ordering;
-use crate::transport::session_memory::SessionMemory;
+use crate::transport::session_memory::{Queues, SessionMemory};
 use crate::transport::trace_ring::{Ticks, TraceRing};
 use crate::worker::border;
 
+/// The queues of what stands for a session's memory on an agent's host: one, whose tokens are the blocks that the conductor has
+/// admitted.
+pub(crate) fn agent_queues() -> Queues {
+    vec![(0, 1)]
+}
+
+/// How often a worker is looked at that waits for others, in looks at all: a signal may have stopped its process.
+const LOOKS_PER_STOP: u64 = 16;
 /// No epoch has as many blocks.
 const LAST_BLOCK: u64 = u64::MAX >> 2;
 
@@ -28,7 +37,7 @@ pub(super) struct AgentEpoch {
     pub loaded: Arc<LoadedProgram>,
     pub spec: Arc<EpochSpec>,
     pub memory: Arc<EpochMemory>,
-    /// One queue, whose tokens are the blocks that the conductor has admitted.
+    /// With [`agent_queues`].
     pub session_memory: Arc<SessionMemory>,
     /// Values of live parameters with all changes so far.
     numbers: Mutex<NumbersByParameter>,
@@ -50,6 +59,10 @@ struct Reported {
     is_standing: bool,
     /// Which of its worker's instructions wait for others; none before it is ready.
     waits: Vec<bool>,
+    /// The process that its worker's thread is in.
+    process: u32,
+    /// So often it was looked at.
+    looks: u64,
 }
 
 impl AgentEpoch {
@@ -64,7 +77,7 @@ impl AgentEpoch {
         let memory = EpochMemory::create(&loaded.program.graph, plan, &spec, None);
         let memory = memory.map_err(|error| error.to_string())?;
         border::write_start(&memory, &start.into_iter().collect());
-        let decisions = SessionMemory::create(&vec![(0, 1)]);
+        let decisions = SessionMemory::create(&agent_queues());
         let decisions = decisions.map_err(|error| error.to_string())?;
         decisions.arrivals.open(spec.epoch);
         let changes = spec.live.iter().flat_map(|live| &live.changes);
@@ -81,6 +94,8 @@ impl AgentEpoch {
             seen_at: (0, WorkerStatus::BETWEEN_PERIODS),
             is_standing: false,
             waits: Vec::new(),
+            process: std::process::id(),
+            looks: *calendar as u64,
         });
         Ok(Self {
             loaded: Arc::clone(loaded),
@@ -167,6 +182,15 @@ impl AgentEpoch {
         }
     }
 
+    /// The worker of a calendar is in this process.
+    pub(super) fn set_process(&self, calendar: usize, process: u32) {
+        let mut calendars = self.calendars();
+        let mut own_calendars = calendars.iter_mut();
+        if let Some(reported) = own_calendars.find(|reported| reported.calendar == calendar) {
+            reported.process = process;
+        }
+    }
+
     /// Says what the worker of a calendar has recorded since that was told last.
     ///
     /// # Errors
@@ -244,7 +268,7 @@ impl AgentEpoch {
         })
     }
 
-    /// Where a worker stands, if it is where it was at the last look, and waits for nobody there.
+    /// Where a worker stands, if it is where it was at the last look, and waits for nobody there or was stopped by a signal.
     fn standing(&self, reported: &mut Reported, periods: u64) -> Option<Standing> {
         let status = &self.memory.statuses[reported.calendar];
         let pc = status.pc.load(Ordering::Relaxed);
@@ -256,11 +280,20 @@ impl AgentEpoch {
         }
 
         // Outside of all instructions it waits for admission.
-        if reported.waits.get(pc as usize).copied().unwrap_or(true) {
+        let may_wait = reported.waits.get(pc as usize).copied().unwrap_or(true);
+        if !may_wait {
+            let thread = system::thread_state(reported.process, thread)?;
+            return Some(Standing { pc, thread });
+        }
+
+        // Only processes are stopped without their agent.
+        reported.looks += 1;
+        let is_time = reported.is_standing || reported.looks.is_multiple_of(LOOKS_PER_STOP);
+        if reported.process == std::process::id() || !is_time {
             return None;
         }
-        let thread = system::thread_state(std::process::id(), thread)?;
-        Some(Standing { pc, thread })
+        let thread = system::thread_state(reported.process, thread)?;
+        (thread.os == Os::Stopped).then_some(Standing { pc, thread })
     }
 
     /// The tokens that a calendar's device keeps, in an area.

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as FlagOrdering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use zbmd_wire::connection::{Credentials, SharedConnection};
+use zbmd_wire::connection::SharedConnection;
 
 use super::agent_epoch::{AgentEpoch, check_spec};
 use super::agent_seat::Obedience;
+use super::agent_workers::{AgentWorkers, WorkerNews};
 use super::bundle_parts::BundleShelf;
 use super::message::{self, Order, Report};
 use super::seat::Mandate;
@@ -17,11 +18,10 @@ use crate::fault::WorkerOutcome;
 use crate::program::Engine;
 use crate::transport::clock::Clock;
 use crate::transport::epoch::Area;
-use crate::transport::switchboard::Switchboard;
 use crate::worker::gpu::OpenGpus;
 use crate::worker::host;
 use crate::worker::job::{HostOptions, WorkerEnd, WorkerJob};
-use crate::worker::wired::Wiring;
+use crate::worker::wired::{Network, Wiring};
 
 /// How often the conductor is told what has changed.
 const TICK: Duration = Duration::from_millis(1);
@@ -32,9 +32,9 @@ pub(super) struct RunTerms {
     pub connection: Arc<SharedConnection>,
     pub engine: Engine,
     pub options: HostOptions,
-    pub run: u128,
-    pub credentials: Credentials,
-    pub switchboard: Arc<Switchboard>,
+    pub network: Arc<Network>,
+    /// Workers that are processes; threads else.
+    pub workers: Option<AgentWorkers>,
     pub obedience: Arc<Obedience>,
     /// The council in whose name the run is conducted.
     pub council: Option<u64>,
@@ -79,11 +79,23 @@ impl AgentRun {
                 reporter.report_changes();
             })?;
 
+        let teller = Arc::clone(self);
+        let telling = std::thread::Builder::new()
+            .name("zbmd workers".to_owned())
+            .spawn(move || {
+                teller.terms.options.enter_as_supervisor();
+                teller.tell_of_workers();
+            })?;
+
         let result = self.obey(&self.terms.connection);
         self.stop_epoch(u64::MAX);
         self.terms.connection.shutdown();
         self.is_over.store(true, FlagOrdering::Release);
+        if let Some(workers) = &self.terms.workers {
+            workers.end();
+        }
         let _ = reporting.join();
+        let _ = telling.join();
         match self.objection.get() {
             Some(why) => Err(io::Error::other(why.clone())),
             None => result,
@@ -117,6 +129,11 @@ impl AgentRun {
             };
             match order {
                 Order::Open { .. } => return Err(io::Error::other("a second bundle in one run")),
+                Order::Spawn(worker) => {
+                    let spawned = self.workers()?.spawn(worker);
+                    spawned.map_err(io::Error::other)?;
+                }
+                Order::Kill(worker) => self.workers()?.kill(worker),
                 Order::Admit {
                     epoch,
                     blocks,
@@ -158,6 +175,29 @@ impl AgentRun {
         }
     }
 
+    /// The processes of a run whose workers are processes.
+    fn workers(&self) -> io::Result<&AgentWorkers> {
+        let workers = self.terms.workers.as_ref();
+        workers.ok_or_else(|| {
+            io::Error::other("an order for a worker's process in a run whose workers are threads: both hosts must run the same zbmd")
+        })
+    }
+
+    /// Tells the conductor what becomes of workers that are processes, until the run is over.
+    fn tell_of_workers(&self) {
+        let Some(workers) = &self.terms.workers else {
+            return;
+        };
+        workers.tell_news(|news| match news {
+            WorkerNews::Report(report) => self.report(&report),
+            WorkerNews::Ended {
+                epoch,
+                calendar,
+                end,
+            } => self.report_end(&epoch, calendar, end),
+        });
+    }
+
     /// Ends the epoch at work, if it is this one or an earlier one.
     fn stop_epoch(&self, epoch: u64) {
         let mut present = self.present();
@@ -170,17 +210,13 @@ impl AgentRun {
         arrivals.of_epoch(stopped.spec.epoch).notify();
     }
 
-    /// Begins an epoch, each calendar of this host on a thread of its own.
+    /// Begins an epoch, each calendar of this host on a thread or in a process of its own.
     fn begin(self: &Arc<Self>, order: Order) -> Result<(), String> {
         let Order::Begin {
             spec,
             start,
             calendars,
-            hosts,
-            own_host,
-            addresses,
-            names,
-            plan: plan_sum,
+            places,
             mandate,
         } = order
         else {
@@ -198,36 +234,35 @@ impl AgentRun {
         let plan = loaded.program.plans.get(spec.plan);
         let plan = plan.ok_or("a plan that the bundle does not have")?;
         check_spec(loaded, plan, &spec, &start)?;
-        let hosts: Vec<usize> = hosts.into_iter().map(|host| host as usize).collect();
-        let host_count = addresses.len().min(names.len());
-        let are_hosts_known = hosts.iter().all(|host| *host < host_count);
-        let are_calendars_known = calendars
-            .iter()
-            .all(|calendar| (*calendar as usize) < hosts.len());
-        if hosts.len() != plan.calendars.len() || !are_hosts_known || !are_calendars_known {
+        let calendar_count = plan.calendars.len();
+        let mut own_calendars = calendars.iter();
+        if !places.are_for(calendar_count)
+            || own_calendars.any(|calendar| *calendar as usize >= calendar_count)
+        {
             return Err(format!(
-                "an epoch of {} calendars on {host_count} hosts, its plan has {}",
-                hosts.len(),
-                plan.calendars.len()
+                "an epoch of {} calendars on {} hosts, its plan has {calendar_count}: both hosts must run the same bundle",
+                places.hosts.len(),
+                places.names.len(),
             ));
         }
 
-        self.terms
+        let network = &self.terms.network;
+        network
             .switchboard
-            .begin(self.terms.run, spec.epoch, Some(plan_sum));
+            .begin(network.run, spec.epoch, Some(places.plan));
         let epoch = Arc::new(AgentEpoch::create(loaded, *spec, start, &calendars)?);
         *self.present() = Some(Arc::clone(&epoch));
         self.terms.begun_epochs.fetch_add(1, FlagOrdering::Relaxed);
+        if let Some(workers) = &self.terms.workers {
+            for calendar in calendars {
+                workers.begin(&epoch, calendar as usize, &places);
+            }
+            workers.start_standbys();
+            return Ok(());
+        }
         let wiring = Arc::new(Wiring {
-            run: self.terms.run,
-            plan: plan_sum,
-            credentials: self.terms.credentials.clone(),
-            own_host: own_host as usize,
-            hosts,
-            addresses,
-            names,
-            switchboard: Arc::clone(&self.terms.switchboard),
-            is_agent: true,
+            network: Arc::clone(network),
+            places: *places,
         });
         for calendar in calendars {
             self.start_worker(&epoch, calendar as usize, &wiring)?;
@@ -262,12 +297,17 @@ impl AgentRun {
                     Err(fault) => WorkerEnd::before_start(fault),
                 };
                 // A conductor that is gone needs no report.
-                let _ = agent.report_end(&epoch, calendar, end);
+                let _ = agent.report_end(&epoch, calendar, Box::new(end));
             });
         started.map(drop).map_err(|error| error.to_string())
     }
 
-    fn report_end(&self, epoch: &AgentEpoch, calendar: usize, end: WorkerEnd) -> io::Result<()> {
+    fn report_end(
+        &self,
+        epoch: &AgentEpoch,
+        calendar: usize,
+        end: Box<WorkerEnd>,
+    ) -> io::Result<()> {
         // What it has recorded is complete now.
         epoch.tell_recorded(calendar, |report| self.report(&report))?;
         let mut tokens = Vec::new();
@@ -277,7 +317,7 @@ impl AgentRun {
         self.report(&Report::Ended {
             epoch: epoch.spec.epoch,
             calendar: calendar as u32,
-            end: Box::new(end),
+            end,
             tokens,
         })
     }

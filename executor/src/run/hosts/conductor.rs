@@ -14,7 +14,8 @@ use super::bundle_parts::BundleParts;
 use super::conductor_seat::ConductorSeat;
 use super::gathering::Gathering;
 use super::link::{HostLink, LinkEpoch, RemotePart};
-use super::message::Order;
+use super::message::{Order, ProcessTerms, WorkerNumber};
+use super::network_terms::NetworkTerms;
 use super::opener::{AgentOpener, sum_of};
 use super::seat::Mandate;
 use crate::error::EngineError;
@@ -31,7 +32,7 @@ use crate::transport::switchboard::{Callers, Switchboard};
 use crate::transport::trace_ring::{self, TraceCopier};
 use crate::worker::border;
 use crate::worker::job::HostOptions;
-use crate::worker::wired::Wiring;
+use crate::worker::wired::{Network, Wiring, WorkerPlaces};
 
 /// All hosts of a run.
 pub(crate) struct HostSet {
@@ -41,7 +42,7 @@ pub(crate) struct HostSet {
     own_host: usize,
     /// By device.
     hosts: TiVec<DeviceId, usize>,
-    switchboard: Arc<Switchboard>,
+    network: Arc<Network>,
     opener: Arc<AgentOpener>,
     /// The council's word for the epoch that begins next, if there is a council.
     mandate: Option<Mandate>,
@@ -81,6 +82,12 @@ impl HostSet {
             parts,
             bundle,
             options: HostOptions::of(options),
+            processes: matches!(options.isolation, Isolation::Processes { .. }).then_some(
+                ProcessTerms {
+                    has_standbys: options.standby,
+                },
+            ),
+            hosts_of_devices: TiVec::new(),
             events: events.clone(),
             addresses: Mutex::default(),
             is_over: AtomicBool::new(false),
@@ -238,13 +245,18 @@ impl HostSet {
         Ok(Self {
             links: names.iter().map(|_| None).collect(),
             own_host,
-            hosts,
-            switchboard,
+            network: Arc::new(Network {
+                run: opener.run,
+                credentials: options.credentials.clone(),
+                switchboard,
+            }),
             names,
             opener: Arc::new(AgentOpener {
                 addresses: Mutex::new(addresses),
+                hosts_of_devices: hosts.clone(),
                 ..opener
             }),
+            hosts,
             mandate: None,
         })
     }
@@ -375,22 +387,83 @@ impl HostSet {
         link.take_thread(calendar)
     }
 
-    /// Where the workers of an epoch are.
-    pub(crate) fn wiring(&self, spec: &EpochSpec) -> Arc<Wiring> {
-        let plan = self.plan_sum(spec);
-        self.switchboard
-            .begin(self.opener.run, spec.epoch, Some(plan));
+    /// Starts the process of a device's worker on its host, if workers are processes; whether they are. Events follow: that it is
+    /// ready, or gone.
+    pub(crate) fn spawn(&self, device: DeviceId, generation: u32) -> bool {
+        self.order_for_process(Order::Spawn(WorkerNumber { device, generation }), device)
+    }
+
+    /// Ends the process of a worker on another host, if workers are processes; whether they are. An event follows.
+    pub(crate) fn kill(&self, device: DeviceId, generation: u32) -> bool {
+        self.order_for_process(Order::Kill(WorkerNumber { device, generation }), device)
+    }
+
+    fn order_for_process(&self, order: Order, device: DeviceId) -> bool {
+        if self.opener.processes.is_none() {
+            return false;
+        }
+        // The end of a host's connection is an event of its own.
+        if let Some(link) = &self.links[self.hosts[device]] {
+            link.send(order);
+        }
+        true
+    }
+
+    /// How the workers of an epoch on this host reach the others; `port` says where the wires of a device arrive, if not where
+    /// those of its host do.
+    pub(crate) fn wiring(
+        &self,
+        spec: &EpochSpec,
+        port: impl Fn(DeviceId) -> Option<u16>,
+    ) -> Arc<Wiring> {
+        let places = WorkerPlaces {
+            own_host: self.own_host,
+            addresses: self.addresses(spec, self.network.switchboard.address(), port),
+            is_agent: false,
+            ..self.places(spec)
+        };
+        let network = &self.network;
+        network
+            .switchboard
+            .begin(network.run, spec.epoch, Some(places.plan));
         Arc::new(Wiring {
-            run: self.opener.run,
-            plan,
-            credentials: self.opener.hosts.credentials.clone(),
+            network: Arc::clone(network),
+            places,
+        })
+    }
+
+    /// How processes of this host that are workers take part in the run.
+    pub(crate) fn network_terms(&self) -> NetworkTerms {
+        let listen_at = self.network.switchboard.address().ip();
+        NetworkTerms::new(self.network.run, listen_at, &self.network.credentials)
+    }
+
+    /// Where the workers of an epoch are, but for how they are reached.
+    fn places(&self, spec: &EpochSpec) -> WorkerPlaces {
+        WorkerPlaces {
+            plan: self.plan_sum(spec),
             own_host: self.own_host,
             hosts: self.hosts_of(spec),
-            addresses: self.opener.addresses(),
+            addresses: Vec::new(),
             names: self.names.clone(),
-            switchboard: Arc::clone(&self.switchboard),
-            is_agent: false,
-        })
+            is_agent: true,
+        }
+    }
+
+    /// Where the wires of each calendar arrive; `own` is where this host is reached.
+    fn addresses(
+        &self,
+        spec: &EpochSpec,
+        own: SocketAddr,
+        port: impl Fn(DeviceId) -> Option<u16>,
+    ) -> Vec<SocketAddr> {
+        let mut hosts = self.opener.addresses();
+        hosts[self.own_host] = own;
+        let addresses = spec.devices.iter().map(|device| {
+            let host = hosts[self.hosts[*device]];
+            SocketAddr::new(host.ip(), port(*device).unwrap_or(host.port()))
+        });
+        addresses.collect()
     }
 
     /// The host of each calendar.
@@ -414,7 +487,7 @@ impl HostSet {
         self.mandate = Some(seat.mandate());
     }
 
-    /// Lets the agents begin their parts of an epoch; `generation` is that of a device's worker.
+    /// Lets the agents begin their parts of an epoch; `generation` is that of a device's worker, `port` as in [`Self::wiring`].
     pub(crate) fn begin(
         &self,
         loaded: &Arc<LoadedProgram>,
@@ -422,6 +495,7 @@ impl HostSet {
         memory: &Arc<EpochMemory>,
         session_memory: &Arc<SessionMemory>,
         generation: impl Fn(DeviceId) -> u32,
+        port: impl Fn(DeviceId) -> Option<u16>,
     ) {
         let plan: &Plan = &loaded.program.plans[spec.plan];
         let graph = &loaded.program.graph;
@@ -439,18 +513,18 @@ impl HostSet {
                 continue;
             }
 
-            let mut addresses = self.opener.addresses();
             // As the agent has reached this host.
-            addresses[self.own_host] = link.own_address(self.switchboard.address());
+            let own = link.own_address(self.network.switchboard.address());
+            let places = WorkerPlaces {
+                own_host: host,
+                addresses: self.addresses(spec, own, &port),
+                ..self.places(spec)
+            };
             let order = Order::Begin {
                 spec: Box::new((**spec).clone()),
                 start: start.clone(),
                 calendars: calendars.iter().map(|calendar| *calendar as u32).collect(),
-                hosts: hosts.iter().map(|host| *host as u32).collect(),
-                own_host: host as u32,
-                addresses,
-                names: self.names.clone(),
-                plan: self.plan_sum(spec),
+                places: Box::new(places),
                 mandate: self.mandate,
             };
 
@@ -483,27 +557,18 @@ impl HostSet {
 impl Drop for HostSet {
     fn drop(&mut self) {
         self.opener.is_over.store(true, Ordering::Release);
-        self.switchboard.refuse_callers();
+        self.network.switchboard.refuse_callers();
     }
 }
 
 /// What a run over hosts cannot do yet.
 fn check_options(options: &RunOptions) -> Result<(), EngineError> {
-    let refused = [
-        (
-            matches!(options.isolation, Isolation::Processes { .. }),
-            "a process for each device",
-        ),
-        (options.supervised.is_none(), "a run without supervision"),
-    ];
-    let mut refused = refused.iter().filter(|(is_asked_for, _)| *is_asked_for);
-    match refused.next() {
-        Some((_, what)) => Err(host_error(
+    match options.supervised {
+        Some(_) => Ok(()),
+        None => Err(host_error(
             "here",
-            format!(
-                "{what} is not possible on several hosts: leave that option out, or run on one host"
-            ),
+            "a run without supervision is not possible on several hosts: leave that option out, or run on one host"
+                .to_owned(),
         )),
-        None => Ok(()),
     }
 }

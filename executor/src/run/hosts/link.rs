@@ -14,7 +14,7 @@ use zbmd_wire::beat::BeatSender;
 use zbmd_wire::connection::SharedConnection;
 
 use super::heartbeats::{BeatPeer, Heartbeats, Silence};
-use super::message::{self, Order, Report, SavedTokens};
+use super::message::{self, Order, Report, SavedTokens, WorkerNumber};
 use crate::options::Hosts;
 use crate::program::LoadedProgram;
 use crate::run::event::WorkerEvent;
@@ -79,6 +79,17 @@ impl LinkEpoch {
 /// What the supervising thread has an agent do.
 enum Command {
     Begin(Box<Order>, Arc<LinkEpoch>),
+    /// Something that is of no epoch.
+    Order(Order),
+}
+
+/// Which host an agent is on.
+pub(super) struct LinkHost {
+    pub host: usize,
+    /// Those of the host.
+    pub devices: Vec<DeviceId>,
+    /// Where its agent listens.
+    pub address: SocketAddr,
 }
 
 /// The conductor's end of a connection to an agent.
@@ -91,6 +102,7 @@ pub(crate) struct HostLink {
 
 struct Shared {
     host: usize,
+    devices: Vec<DeviceId>,
     connection: SharedConnection,
     present: Mutex<Option<Arc<LinkEpoch>>>,
     /// Of the last epochs, the workers of this host: their ends may come late.
@@ -108,15 +120,18 @@ struct Shared {
 const REMEMBERED_EPOCHS: usize = 16;
 
 impl HostLink {
-    /// Takes over a connection over which the agent at this address has said that it has loaded the bundle, and waits until
+    /// Takes over a connection over which the agent of this host has said that it has loaded the bundle, and waits until
     /// its heartbeats are heard.
     ///
     /// # Errors
     /// What the system says, or that no heartbeat comes.
     pub(super) fn start(
-        host: usize,
+        LinkHost {
+            host,
+            devices,
+            address,
+        }: LinkHost,
         connection: SharedConnection,
-        address: SocketAddr,
         session: u128,
         (hosts, options): (&Hosts, HostOptions),
         events: EventSender<WorkerEvent>,
@@ -127,6 +142,7 @@ impl HostLink {
         connection.set_limit(Duration::MAX);
         let shared = Arc::new(Shared {
             host,
+            devices,
             connection,
             present: Mutex::new(None),
             parts: Mutex::default(),
@@ -194,6 +210,12 @@ impl HostLink {
         self.shared.threads().remove(&calendar)
     }
 
+    /// Has the agent do something that is of no epoch.
+    pub(super) fn send(&self, order: Order) {
+        // An agent that is gone has been reported.
+        let _ = self.commands.send(Command::Order(order));
+    }
+
     /// Lets the agent begin its part of an epoch.
     pub(super) fn begin(&self, order: Order, epoch: LinkEpoch) {
         let command = Command::Begin(Box::new(order), Arc::new(epoch));
@@ -253,6 +275,17 @@ impl Shared {
         epoch_parts
             .find(|part| part.calendar == calendar as usize)
             .copied()
+    }
+
+    /// Whether a worker is one of the host's.
+    fn check_worker(&self, worker: WorkerNumber) -> io::Result<()> {
+        match self.devices.contains(&worker.device) {
+            true => Ok(()),
+            false => Err(nonsense(&format!(
+                "a worker of device {}, which is not its own",
+                worker.device.0
+            ))),
+        }
     }
 
     fn threads(&self) -> MutexGuard<'_, BTreeMap<usize, Thread>> {
@@ -397,6 +430,7 @@ fn tell(shared: &Shared, commands: &Receiver<Command>) -> io::Result<()> {
                 message::send(&shared.connection, &*order)?;
                 told = Some(Told::new(epoch));
             }
+            Ok(Command::Order(order)) => message::send(&shared.connection, &order)?,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
@@ -429,10 +463,27 @@ fn hear(shared: &Shared, events: &EventSender<WorkerEvent>) -> io::Error {
             Ok(report) => report,
             Err(error) => return error,
         };
-        let Some(present) = shared.present() else {
-            continue;
+        let taken_in = match report {
+            Report::Ready { worker, port } => shared.check_worker(worker).map(|()| {
+                events.send(WorkerEvent::Ready {
+                    device: worker.device,
+                    generation: worker.generation,
+                    port: Some(port),
+                });
+            }),
+            Report::Gone { worker, exit } => shared.check_worker(worker).map(|()| {
+                events.send(WorkerEvent::Gone {
+                    device: worker.device,
+                    generation: worker.generation,
+                    exit,
+                });
+            }),
+            report => match shared.present() {
+                Some(present) => take_in(shared, &present, report, events),
+                None => Ok(()),
+            },
         };
-        if let Err(error) = take_in(shared, &present, report, events) {
+        if let Err(error) = taken_in {
             return error;
         }
     }
@@ -448,6 +499,8 @@ fn take_in(
     let is_present = |epoch: u64| epoch == present.spec.epoch;
     match report {
         Report::Has { .. } | Report::Lacks { .. } | Report::Opened | Report::Unfit { .. } => Ok(()),
+        // Of no epoch.
+        Report::Ready { .. } | Report::Gone { .. } => Ok(()),
         Report::Clock { asked_ns, there_ns } => {
             let read = ClockReading::new(asked_ns, there_ns, Clock.now_ns());
             let mut clock = shared.clock.lock().unwrap_or_else(PoisonError::into_inner);

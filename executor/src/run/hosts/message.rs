@@ -6,13 +6,16 @@ use std::net::SocketAddr;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use zbmd_ir::DeviceId;
 
 use super::bundle_parts::BundleParts;
 use super::seat::Mandate;
+use crate::run::event::WorkerExit;
 use crate::supervise::Thread;
 use crate::transport::change_queue::{Decision, Values};
 use crate::transport::epoch_spec::EpochSpec;
 use crate::worker::job::{HostOptions, WorkerEnd};
+use crate::worker::wired::WorkerPlaces;
 
 /// Longest message: a report of a calendar of some hundred thousand slots, or the tokens of a border.
 const MAX_BYTES: u32 = 1 << 30;
@@ -37,7 +40,13 @@ pub(super) enum Order {
         beat_session: u128,
         /// The council in whose name the run is conducted.
         council: Option<u64>,
+        /// Each worker is a process of its own, that is started and ended by the orders below; a thread else.
+        processes: Option<ProcessTerms>,
     },
+    /// Start the worker of a device.
+    Spawn(WorkerNumber),
+    /// End the process of a worker.
+    Kill(WorkerNumber),
     /// Begin an epoch with these calendars.
     Begin {
         spec: Box<EpochSpec>,
@@ -45,13 +54,7 @@ pub(super) enum Order {
         start: Vec<Vec<u8>>,
         /// Those of this host.
         calendars: Vec<u32>,
-        /// The host of each calendar, and which is this one.
-        hosts: Vec<u32>,
-        own_host: u32,
-        /// Of each host.
-        addresses: Vec<SocketAddr>,
-        names: Vec<String>,
-        plan: u64,
+        places: Box<WorkerPlaces>,
         /// The council's word for it.
         mandate: Option<Mandate>,
     },
@@ -87,6 +90,13 @@ pub(super) enum Report {
     Opened,
     /// This host cannot run it.
     Unfit { why: String },
+    /// A worker can begin its part of an epoch; its wires arrive at this port of its host.
+    Ready { worker: WorkerNumber, port: u16 },
+    /// A worker is gone.
+    Gone {
+        worker: WorkerNumber,
+        exit: WorkerExit,
+    },
     /// What time it is there, as asked by [`Order::Clock`].
     Clock { asked_ns: u64, there_ns: u64 },
     /// What a worker has recorded since it was told last, with the times of this host's clock, and how many periods it had no room
@@ -120,6 +130,20 @@ pub(super) enum Report {
         end: Box<WorkerEnd>,
         tokens: SavedTokens,
     },
+}
+
+/// Which worker: the device's that was started so often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct WorkerNumber {
+    pub device: DeviceId,
+    pub generation: u32,
+}
+
+/// How an agent runs workers that are processes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct ProcessTerms {
+    /// For each, another one stands by to take its place.
+    pub has_standbys: bool,
 }
 
 /// Where a worker stands that makes no progress: its instruction, and what the system says of its thread.

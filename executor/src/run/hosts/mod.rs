@@ -16,7 +16,9 @@
 //! closed. TCP itself says nothing of a peer that is cut off. That an agent's process has ended, the end of its connection says,
 //! which a small process beside it brings about at once ([`sentinel`]).
 //!
-//! The tokens of rings between hosts go from worker to worker ([`crate::worker::wired`]).
+//! The tokens of rings between hosts go from worker to worker ([`crate::worker::wired`]). Workers that are threads of an agent
+//! share the address that it listens at; one that is a process of its own ([`agent_workers`]) listens at a port of its own, which
+//! the conductor tells the others of.
 //!
 //! # In the name of a council
 //!
@@ -37,9 +39,10 @@
 //! conductor has closed; its wires are closed too, and new ones of that epoch are refused.
 
 pub(crate) mod agent;
-mod agent_epoch;
+pub(crate) mod agent_epoch;
 mod agent_run;
 mod agent_seat;
+mod agent_workers;
 mod border_copy;
 mod bundle_parts;
 pub(crate) mod conductor;
@@ -49,6 +52,7 @@ mod heartbeats;
 mod holders;
 pub(crate) mod link;
 mod message;
+pub(crate) mod network_terms;
 mod opener;
 mod seat;
 pub(crate) mod sentinel;

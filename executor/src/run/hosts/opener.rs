@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::Xxh3;
 use zbmd_ir::bundle::Image;
+use zbmd_ir::{DeviceId, TiVec};
 use zbmd_wire::connection::{Connection, SharedConnection};
 use zbmd_wire::error::{HandshakeError, Refusal};
 use zbmd_wire::handshake::{Hello, Purpose, dial, new_run};
 use zbmd_wire::{Deadline, connect_when_started};
 
 use super::bundle_parts::BundleParts;
-use super::link::HostLink;
-use super::message::{self, Order, Report};
+use super::link::{HostLink, LinkHost};
+use super::message::{self, Order, ProcessTerms, Report};
 use super::seat::council_sum;
 use crate::options::Hosts;
 use crate::run::event::WorkerEvent;
@@ -46,6 +47,9 @@ pub(super) struct AgentOpener {
     pub parts: BundleParts,
     pub bundle_sum: u64,
     pub options: HostOptions,
+    /// How agents run workers that are processes; threads else.
+    pub processes: Option<ProcessTerms>,
+    pub hosts_of_devices: TiVec<DeviceId, usize>,
     pub events: EventSender<WorkerEvent>,
     /// Where the agent of each host is; an agent that was started anew may be elsewhere.
     pub addresses: Mutex<Vec<SocketAddr>>,
@@ -77,6 +81,7 @@ impl AgentOpener {
             beat_session: session,
             council: self.hosts.council.as_ref().map(council_sum),
             upstream,
+            processes: self.processes,
         };
         message::send(&connection, &open).map_err(text)?;
         let first_part = loop {
@@ -95,10 +100,16 @@ impl AgentOpener {
             Report::Opened => {}
             other => return Err(format!("{address}: it answers {other:?}")),
         }
-        HostLink::start(
+        let devices = self.hosts_of_devices.iter_enumerated();
+        let own_devices = devices.filter(|(_, of)| **of == host);
+        let link_host = LinkHost {
             host,
-            connection,
+            devices: own_devices.map(|(device, _)| device).collect(),
             address,
+        };
+        HostLink::start(
+            link_host,
+            connection,
             session,
             (&self.hosts, self.options),
             self.events.clone(),

@@ -1,0 +1,215 @@
+//! Workers that are processes of their own on both hosts of a run: they are started, lost, stopped and replaced one by one, on the
+//! agent's host too, and outputs are those of a run on one host.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use zbmd_executor::supervise::What;
+use zbmd_executor::{Engine, Isolation, Protection, RunOptions, Tls};
+use zbmd_tests::agents::AgentProcess;
+use zbmd_tests::harness::Test;
+use zbmd_tests::losses::{Feed, Told, live, live_with, options};
+use zbmd_tests::other_processes::workers_of;
+use zbmd_tests::sample::cases;
+use zbmd_wire::testing::{Authority, Flaw};
+
+use super::hosts::{
+    LONG_LEASE, engine, host_options, start_agent, start_agent_with, tls_arguments, token_file,
+};
+
+pub(super) const TESTS: &[Test] = &[
+    ("a_process_for_each_device", a_process_for_each_device),
+    ("in_tls", in_tls),
+    ("killed_workers", killed_workers),
+    ("a_stopped_worker", a_stopped_worker),
+    ("a_standby_takes_over", a_standby_takes_over),
+    ("workers_end_with_their_agent", workers_end_with_their_agent),
+];
+
+/// Devices of the agent's host.
+const AGENT_DEVICES: usize = 2;
+const LIMIT: Duration = Duration::from_secs(20);
+/// Long enough to lose workers in, and to start others.
+const FEED: Feed = Feed {
+    seed: 5,
+    iterations: 1_200_000,
+    per_s: Some(400_000.0),
+};
+const UNPACED: Feed = Feed {
+    per_s: None,
+    ..FEED
+};
+
+fn process_options(engine: &Engine, agent: &AgentProcess) -> RunOptions {
+    RunOptions {
+        isolation: Isolation::Processes { program: None },
+        ..host_options(engine, agent, LONG_LEASE)
+    }
+}
+
+/// What a run on this host alone gives.
+fn on_one_host(engine: &Engine) -> Told {
+    let told = live(engine, UNPACED, options(Isolation::Threads));
+    told.outcome.as_ref().expect("it runs");
+    told
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LIMIT, "no {what} after {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The agent's workers, when all are there.
+fn all_workers(agent: &AgentProcess) -> Vec<Pid> {
+    wait_until("workers", || workers_of(agent.pid()).len() == AGENT_DEVICES);
+    workers_of(agent.pid())
+}
+
+fn check(told: &Told, expected: &Told, what: &str) {
+    let text = format!("{:?}", told.events);
+    assert!(told.outcome.is_ok(), "{what}: {:?}: {text}", told.outcome);
+    assert_eq!(told.sinks, expected.sinks, "{what}");
+}
+
+fn recoveries(told: &Told) -> u64 {
+    told.outcome
+        .as_ref()
+        .map_or(0, |outcome| outcome.report.recoveries)
+}
+
+/// The agent serves one run after the other, each with processes of its own.
+fn a_process_for_each_device() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path());
+    let expected = on_one_host(&engine);
+    let agent = start_agent(&token_file(folder.path()));
+    for checksums in [false, true] {
+        let options = RunOptions {
+            checksums,
+            ..process_options(&engine, &agent)
+        };
+        let told = live_with(&engine, FEED, options, |_, _| {
+            all_workers(&agent);
+        });
+        check(&told, &expected, "processes");
+        assert_eq!(recoveries(&told), 0, "{:?}", told.events);
+        wait_until("end of all workers", || workers_of(agent.pid()).is_empty());
+    }
+}
+
+fn in_tls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path());
+    let expected = on_one_host(&engine);
+    let files = Authority::new().write(folder.path(), &[], Flaw::None);
+    let token_file = token_file(folder.path());
+    let agent = start_agent_with(&token_file, &tls_arguments(&files));
+    let mut options = process_options(&engine, &agent);
+    if let Some(hosts) = &mut options.hosts {
+        hosts.credentials.protection = Protection::Tls(Tls::read(&files).expect("a certificate"));
+    }
+    let told = live(&engine, UNPACED, options);
+    check(&told, &expected, "in TLS");
+    assert_eq!(recoveries(&told), 0, "{:?}", told.events);
+}
+
+/// One worker after the other is killed: each is replaced, and its host stays.
+fn killed_workers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path());
+    let expected = on_one_host(&engine);
+    let agent = start_agent(&token_file(folder.path()));
+    for seed in 0..cases(3) {
+        let after = Duration::from_millis(50 + (seed * 7919) % 400);
+        let options = process_options(&engine, &agent);
+        let told = live_with(&engine, FEED, options, |_, _| {
+            for index in 0..AGENT_DEVICES {
+                let worker = all_workers(&agent)[index];
+                std::thread::sleep(after);
+                kill_process(worker, Signal::KILL).expect("it is there");
+                wait_until("end of the worker", || {
+                    !workers_of(agent.pid()).contains(&worker)
+                });
+            }
+        });
+        let what = format!("killed after {after:?}");
+        check(&told, &expected, &what);
+        let events = format!("{:?}", told.events);
+        assert!(recoveries(&told) > 0, "{what}: {events}");
+        assert!(events.contains("Killed { signal: 9 }"), "{what}: {events}");
+        assert!(!events.contains("is gone"), "{what}: {events}");
+    }
+}
+
+/// A worker that a signal stops is found, whether it computes or waits, killed, and replaced.
+fn a_stopped_worker() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path());
+    let expected = on_one_host(&engine);
+    let agent = start_agent(&token_file(folder.path()));
+    let options = process_options(&engine, &agent);
+    let told = live_with(&engine, FEED, options, |_, _| {
+        let workers = all_workers(&agent);
+        std::thread::sleep(Duration::from_millis(200));
+        kill_process(workers[0], Signal::STOP).expect("it is there");
+        wait_until("end of the stopped worker", || {
+            !workers_of(agent.pid()).contains(&workers[0])
+        });
+    });
+    check(&told, &expected, "stopped");
+    let mut events = told.events.iter();
+    let is_overdue = events.any(|event| matches!(event.what, What::Overdue { .. }));
+    assert!(is_overdue, "{:?}", told.events);
+}
+
+/// A process that has loaded the bundle already takes a lost worker's place.
+fn a_standby_takes_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path());
+    let expected = on_one_host(&engine);
+    let agent = start_agent(&token_file(folder.path()));
+    let options = RunOptions {
+        standby: true,
+        ..process_options(&engine, &agent)
+    };
+    let told = live_with(&engine, FEED, options, |_, _| {
+        let with_standbys = 2 * AGENT_DEVICES;
+        wait_until("workers and standbys", || {
+            workers_of(agent.pid()).len() == with_standbys
+        });
+        // Those that stand by were started last, and have the largest numbers.
+        let mut workers = workers_of(agent.pid());
+        workers.sort_by_key(|worker| worker.as_raw_nonzero());
+        std::thread::sleep(Duration::from_millis(300));
+        kill_process(workers[0], Signal::KILL).expect("it is there");
+        wait_until("another standby", || {
+            let all = workers_of(agent.pid());
+            !all.contains(&workers[0]) && all.len() == with_standbys
+        });
+    });
+    check(&told, &expected, "standby");
+    assert!(recoveries(&told) > 0, "{:?}", told.events);
+}
+
+fn workers_end_with_their_agent() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path());
+    let expected = on_one_host(&engine);
+    let agent = start_agent(&token_file(folder.path()));
+    let options = process_options(&engine, &agent);
+    let is_there = |worker: Pid| rustix::process::test_kill_process(worker).is_ok();
+    let told = live_with(&engine, FEED, options, |_, _| {
+        let workers = all_workers(&agent);
+        std::thread::sleep(Duration::from_millis(200));
+        agent.signal(Signal::KILL);
+        wait_until("end of the agent's workers", || {
+            !workers.iter().any(|worker| is_there(*worker))
+        });
+    });
+    check(&told, &expected, "without the agent");
+    let events = format!("{:?}", told.events);
+    assert!(events.contains("host right is gone"), "{events}");
+}
