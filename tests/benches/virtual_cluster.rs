@@ -5,6 +5,7 @@
 //! cargo bench -p zbmd-tests --bench virtual_cluster                     8 hosts with 8 devices each
 //! cargo bench -p zbmd-tests --bench virtual_cluster -- 32 32            32 with 32
 //! cargo bench -p zbmd-tests --bench virtual_cluster -- 8 8 20           8 with 8, and 20 losses
+//! cargo bench -p zbmd-tests --bench virtual_cluster -- 8 8 processes    8 with 8, each device a process
 //! ```
 
 zbmd_tests::own_zbmd_run!("runs over several hosts need Linux", linux::main);
@@ -42,8 +43,12 @@ mod linux {
             hosts: number(0, 8),
             devices: number(1, 8),
         };
+        let isolation = match std::env::args().any(|argument| argument == "processes") {
+            true => "processes",
+            false => "threads",
+        };
         println!(
-            "{} hosts with {} devices each; load {}",
+            "{} hosts with {} devices each, in {isolation}; load {}",
             cluster.hosts,
             cluster.devices,
             load()
@@ -54,7 +59,7 @@ mod linux {
             cluster,
         };
         for program in programs(cluster, TOKENS) {
-            measure_program(&runs, &program);
+            measure_program(&runs, &program, isolation);
         }
         if let Some(&losses) = numbers.get(2) {
             measure_losses(&runs, losses);
@@ -66,13 +71,15 @@ mod linux {
         std::fs::metadata(file).map_or(0, |file| file.len())
     }
 
-    fn measure_program(runs: &ClusterRuns<'_>, program: &ClusterProgram) {
+    fn measure_program(runs: &ClusterRuns<'_>, program: &ClusterProgram, isolation: &str) {
         runs.prepare_in_blocks(program, Some(1));
         let output = runs.folder.join("out.bin");
         let whole = program.expected.len() as u64 * 8;
 
+        let mut command = runs.run(program);
+        command.args(["--isolation", isolation]);
         let begun = Instant::now();
-        let mut run = RunProcess::start(runs.run(program));
+        let mut run = RunProcess::start(command);
         run.wait_until("output", || bytes_in(&output) > 0);
         let (up, first_bytes) = (begun.elapsed(), bytes_in(&output));
         run.wait_until("all of it", || bytes_in(&output) == whole);

@@ -46,11 +46,15 @@ fn programs_over_all_devices() {
     };
     for program in programs(cluster, 100) {
         runs.prepare(&program);
-        let (status, said) = RunProcess::start(runs.run(&program)).end();
-        assert!(status.success(), "{}: {status}: {said}", program.name);
-        let name = program.name;
-        assert!(runs.output() == program.expected, "{name}: {said}");
-        assert!(runs.agents().is_empty(), "{name}: {:?}", runs.agents());
+        for isolation in ["threads", "processes"] {
+            let mut command = runs.run(&program);
+            command.args(["--isolation", isolation]);
+            let (status, said) = RunProcess::start(command).end();
+            let what = format!("{} in {isolation}", program.name);
+            assert!(status.success(), "{what}: {status}: {said}");
+            assert!(runs.output() == program.expected, "{what}: {said}");
+            assert!(runs.agents().is_empty(), "{what}: {:?}", runs.agents());
+        }
     }
 }
 
