@@ -54,10 +54,10 @@ pub use run::lanes::{PlannedLane, PlannedLanes, PlannedSlot};
 pub use run::modes::{ModeChange, ModeEntry, ModeHandle, ModeStart};
 pub use run::parameters::{ParameterHandle, ParameterValue, When};
 pub use run::probe::{Probe, ProbeChannel, ProbeHandle, ProbedBlock, SlotTime};
-#[cfg(target_os = "linux")]
-pub use run::process::serve_if_worker;
 pub use run::pump_role::PumpRole;
 pub use run::session::{Session, SwapError};
+#[cfg(target_os = "linux")]
+pub use run::worker_process::serve_if_worker;
 #[cfg(target_os = "linux")]
 pub use share::{WorkerShare, check_stream_priority};
 pub use transport::arena::{OutOfMemory, Scarce};

@@ -21,17 +21,40 @@ pub fn children_of(process: Pid) -> Vec<Pid> {
     found
 }
 
+/// What a process that runs workers as processes has forked them from, if they are many.
+pub fn nursery_of(process: Pid) -> Option<Pid> {
+    let mut children = children_of(process).into_iter();
+    children.find(|child| name_of(*child) == "zbmd-nursery")
+}
+
 /// The workers of a process that runs them as processes, those that stand by included.
 pub fn workers_of(process: Pid) -> Vec<Pid> {
-    let is_worker = |child: &Pid| {
-        let environment = std::fs::read(format!("/proc/{}/environ", child.as_raw_nonzero()));
-        let environment = environment.unwrap_or_default();
-        let mut variables = environment.split(|byte| *byte == 0);
-        variables.any(|variable| variable.starts_with(b"ZBMD_WORKER="))
-    };
-    let mut children = children_of(process);
-    children.retain(is_worker);
-    children
+    let nursery = nursery_of(process);
+    let forked = nursery.into_iter().flat_map(children_of);
+    let mut workers = children_of(process);
+    workers.extend(forked);
+    // What is left of one that has ended is there until it is waited for.
+    workers.retain(|worker| Some(*worker) != nursery && is_worker(*worker) && !is_zombie(*worker));
+    workers
+}
+
+fn is_worker(process: Pid) -> bool {
+    let environment = std::fs::read(format!("/proc/{}/environ", process.as_raw_nonzero()));
+    let environment = environment.unwrap_or_default();
+    let mut variables = environment.split(|byte| *byte == 0);
+    variables.any(|variable| variable.starts_with(b"ZBMD_WORKER="))
+}
+
+fn name_of(process: Pid) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", process.as_raw_nonzero()));
+    name.unwrap_or_default().trim_end().to_owned()
+}
+
+fn is_zombie(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    let stat = stat.unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, fields)| fields);
+    state.is_none_or(|fields| fields.starts_with(['Z', 'X']))
 }
 
 /// A thread of a process, and how the system schedules it.

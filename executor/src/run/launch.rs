@@ -6,15 +6,20 @@
 //! child that does not run its program yet is found among the children of the thread that is launching it.
 //!
 //! The listener lives as long as its process: a worker is killed by the system when the *thread* that launched it ends
-//! (see [`super::serve_if_worker`]).
+//! (see [`super::worker_process`]).
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::process::{Child, Command};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::nursery::{ForkedProcess, Nursery};
 use crate::run::system;
 use crate::supervise::Os;
 use crate::worker::thread::thread_number;
@@ -23,8 +28,11 @@ use crate::worker::thread::thread_number;
 enum Phase {
     /// Its listener has not begun to launch it.
     Planned,
-    /// This thread is launching it.
-    Launching { thread: u32 },
+    /// This thread is launching it, or waits for a nursery that forks it.
+    Launching {
+        thread: u32,
+        nursery: Option<Arc<Nursery>>,
+    },
     /// It runs its program, and its listener has not waited for it.
     Running { process: u32, pidfd: OwnedFd },
     /// It is gone, or never came to be.
@@ -34,6 +42,66 @@ enum Phase {
 /// A process, and whether it is wanted.
 pub(crate) struct Lifetime {
     state: Mutex<State>,
+}
+
+/// A process that runs the program, on the side of the thread that waits for its end.
+#[derive(Debug)]
+pub(crate) struct RunningProcess {
+    process: u32,
+    pidfd: OwnedFd,
+    /// One that this process has started itself; a nursery waits for others.
+    child: Option<Child>,
+}
+
+/// How long the system may take to say how a process ended, if the process's own entry does not say it.
+///
+/// A process that is killed runs none of its program any more when that is seen. Until the system has cleared it away took up to
+/// 600 ms on two cores with ten busy threads, as what dies waits for the processor like all others.
+const REAP_PATIENCE: Duration = Duration::from_millis(10);
+/// How often it is asked meanwhile.
+const LOOK_EVERY: Duration = Duration::from_micros(500);
+
+impl RunningProcess {
+    pub(crate) fn kill(&self) {
+        // One that has ended needs none.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// How it ended, as it was killed or was ending before; `None` if the system does not say so in time.
+    pub(crate) fn status_so_far(&mut self) -> io::Result<Option<ExitStatus>> {
+        let look_every = Timespec::try_from(LOOK_EVERY).map_err(io::Error::other)?;
+        for _ in 0..REAP_PATIENCE.as_micros() / LOOK_EVERY.as_micros() {
+            if let Some(status) = system::exit_status(self.process) {
+                return Ok(Some(ExitStatus::from_raw(status)));
+            }
+            if let Some(status) = self.try_wait()? {
+                return Ok(Some(status));
+            }
+            // Early or not, what counts is what the system says then.
+            let _ = poll(
+                &mut [PollFd::new(&self.pidfd, PollFlags::IN)],
+                Some(&look_every),
+            );
+        }
+        self.try_wait()
+    }
+
+    fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        match &mut self.child {
+            Some(child) => child.try_wait(),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits until the system has cleared it away; how it ended, if that is known.
+    pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
+        if let Some(child) = &mut self.child {
+            return child.wait().ok();
+        }
+        // Its descriptor can be read from its end on.
+        while poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], None) == Err(Errno::INTR) {}
+        system::exit_status(self.process).map(ExitStatus::from_raw)
+    }
 }
 
 struct State {
@@ -58,22 +126,56 @@ impl Lifetime {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn begin_launch(&self, nursery: Option<&Arc<Nursery>>) -> io::Result<()> {
+        let mut state = self.state();
+        if state.ended_because.is_some() {
+            state.phase = Phase::Gone;
+            return Err(io::Error::other("not wanted before it was launched"));
+        }
+        state.phase = Phase::Launching {
+            thread: thread_number(),
+            nursery: nursery.cloned(),
+        };
+        Ok(())
+    }
+
+    /// Has the process forked, with its end of a socket pair; `None` if the nursery cannot.
+    ///
+    /// # Errors
+    /// What the system says, or that the process is not wanted any more.
+    pub(super) fn fork(
+        &self,
+        nursery: &Arc<Nursery>,
+        socket: BorrowedFd<'_>,
+    ) -> io::Result<Option<RunningProcess>> {
+        self.begin_launch(Some(nursery))?;
+        let forked = nursery.fork(socket);
+
+        let mut state = self.state();
+        let Some(ForkedProcess { process, pidfd }) = forked else {
+            state.phase = Phase::Planned;
+            return Ok(None);
+        };
+        if state.ended_because.is_some() {
+            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        }
+        state.phase = Phase::Running {
+            process,
+            pidfd: pidfd.try_clone()?,
+        };
+        Ok(Some(RunningProcess {
+            process,
+            pidfd,
+            child: None,
+        }))
+    }
+
     /// Launches the process on this thread, which then waits for its end.
     ///
     /// # Errors
     /// What the system says, or that the process is not wanted any more.
-    pub(crate) fn launch(&self, mut command: Command) -> io::Result<Child> {
-        {
-            let mut state = self.state();
-            if state.ended_because.is_some() {
-                state.phase = Phase::Gone;
-                return Err(io::Error::other("not wanted before it was launched"));
-            }
-            state.phase = Phase::Launching {
-                thread: thread_number(),
-            };
-        }
-
+    pub(crate) fn launch(&self, mut command: Command) -> io::Result<RunningProcess> {
+        self.begin_launch(None)?;
         let spawn_result = command.spawn();
         // Its copy of the worker's end of the socket would keep the socket open.
         drop(command);
@@ -100,11 +202,21 @@ impl Lifetime {
         if state.ended_because.is_some() {
             child.kill()?;
         }
+        let process = child.id();
         state.phase = Phase::Running {
-            process: child.id(),
-            pidfd,
+            process,
+            pidfd: pidfd.try_clone()?,
         };
-        Ok(child)
+        Ok(RunningProcess {
+            process,
+            pidfd,
+            child: Some(child),
+        })
+    }
+
+    /// Whether it is gone, or never came to be.
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.state().phase, Phase::Gone)
     }
 
     /// Its listener has waited for it. Why it was ended, if it was.
@@ -150,9 +262,15 @@ impl Lifetime {
 
         match &state.phase {
             Phase::Planned | Phase::Gone => {}
-            Phase::Launching { thread } => {
+            Phase::Launching { thread, nursery } => {
                 for child in children_of(*thread) {
                     kill_child_of(*thread, child);
+                }
+                // It would fork when it goes on, and nobody else gets a worker of it.
+                if let Some(nursery) = nursery
+                    && nursery.lifetime().is_stopped()
+                {
+                    nursery.lifetime().end(Some("a signal stopped it"));
                 }
             }
             Phase::Running { pidfd, .. } => {
@@ -174,7 +292,13 @@ impl Lifetime {
     pub(crate) fn is_stopped(&self) -> bool {
         let candidate_processes = match self.state().phase {
             Phase::Planned | Phase::Gone => Vec::new(),
-            Phase::Launching { thread } => children_of(thread),
+            Phase::Launching {
+                thread,
+                ref nursery,
+            } => match nursery {
+                Some(nursery) => return nursery.lifetime().is_stopped(),
+                None => children_of(thread),
+            },
             Phase::Running { process, .. } => vec![process],
         };
         candidate_processes.into_iter().any(|process| {
@@ -210,14 +334,11 @@ fn kill_child_of(thread: u32, child: u32) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use rustix::process::kill_process;
+    use std::os::unix::process::CommandExt;
     use std::process::Stdio;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
-    use std::time::Duration;
-
-    use rustix::process::kill_process;
 
     use super::*;
 
@@ -242,9 +363,10 @@ mod tests {
             command.env("PADDING", "x".repeat(100_000));
             let status = thread_lifetime
                 .launch(command)
-                .and_then(|mut child| child.wait());
+                .ok()
+                .and_then(|mut process| process.wait());
             thread_lifetime.close();
-            let _ = send_ended.send(status.ok().and_then(|status| status.signal()));
+            let _ = send_ended.send(status.and_then(|status| status.signal()));
         });
 
         Launch { lifetime, ended }
@@ -256,7 +378,7 @@ mod tests {
         loop {
             let thread = match launch.lifetime.state().phase {
                 Phase::Planned => continue,
-                Phase::Launching { thread } => thread,
+                Phase::Launching { thread, .. } => thread,
                 Phase::Running { .. } | Phase::Gone => return false,
             };
             let Some(child) = children_of(thread).pop() else {

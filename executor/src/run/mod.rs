@@ -19,6 +19,8 @@ mod life_watch;
 #[cfg(target_os = "linux")]
 mod listen;
 pub(crate) mod modes;
+#[cfg(target_os = "linux")]
+mod nursery;
 mod outlet;
 pub(crate) mod parameters;
 pub(crate) mod probe;
@@ -39,3 +41,5 @@ mod whole_run;
 #[cfg(target_os = "linux")]
 mod wire;
 mod worker_pool;
+#[cfg(target_os = "linux")]
+pub(crate) mod worker_process;

@@ -1,7 +1,8 @@
 //! Workers in processes of their own: how they are started, given work, killed, and seen to be gone.
 //!
-//! A worker's process is this very program, started anew, with one end of a socket pair as its standard input. It maps
-//! the memory that it is sent, and runs [`crate::worker::host`]: what a thread would run. Its life ends with the supervising
+//! A worker's process is this very program, started anew or forked from one that has loaded the program ([`super::nursery`]), with one
+//! end of a socket pair as its standard input. It maps the memory that it is sent, and runs [`crate::worker::host`]: what a thread
+//! would run ([`super::worker_process`]). Its life ends with the supervising
 //! process's, by the closed socket, or by the system's signal where it could not notice.
 //!
 //! Its death is seen by a lock that it holds as long as it lives ([`crate::transport::life_lock`]), which the system releases
@@ -19,49 +20,40 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use zbmd_ir::DeviceId;
-use zbmd_op::Registry;
 
 use super::event::WorkerExit;
 #[cfg(hosts)]
-use super::hosts::agent_epoch::agent_queues;
-#[cfg(hosts)]
 use super::hosts::network_terms::NetworkTerms;
-use super::launch::Lifetime;
+use super::launch::{Lifetime, RunningProcess};
 use super::life_watch::LifeWatch;
-use super::system;
+use super::nursery::Nursery;
 use super::wire::{self, Outbox};
-use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
-use crate::program::{Engine, LoadedModes, LoadedProgram};
-use crate::realtime::lock_memory;
-use crate::transport::arena::{Arena, In};
+use crate::transport::arena::In;
 use crate::transport::clock::Clock;
 use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
-use crate::transport::idle_arenas::MappedArenas;
-use crate::transport::life_lock::{self, LifeLock, PlacedLock};
+use crate::transport::life_lock::{LifeLock, PlacedLock};
 use crate::transport::session_memory::{Queues, SessionMemory};
-use crate::transport::watchdog::{EpochWatchdogs, Watchdog, WorkerHeartbeat};
-use crate::worker::gpu::OpenGpus;
-use crate::worker::host;
-use crate::worker::job::{HostOptions, WorkerEnd, WorkerJob};
+use crate::transport::watchdog::{EpochWatchdogs, Watchdog};
+use crate::worker::job::{HostOptions, WorkerEnd};
 #[cfg(hosts)]
-use crate::worker::wired::{Network, Wiring, WorkerPlaces};
+use crate::worker::wired::WorkerPlaces;
 
 /// Set in the environment of a worker's process.
-const MARK: &str = "ZBMD_WORKER";
+pub(super) const MARK: &str = "ZBMD_WORKER";
 
 /// To a worker.
 #[derive(Debug, Serialize, Deserialize)]
-enum WorkerRequest {
+pub(super) enum WorkerRequest {
+    /// Be no worker but a nursery ([`super::nursery`]) for the bundle that comes with this.
+    Nurse,
     /// Comes first, with the bundle and the session's memory.
     Open {
         queues: Queues,
@@ -114,20 +106,17 @@ pub(crate) struct WorkerProcess {
 /// Launches a worker's process, and hands its replies on. Blocks until the process is gone.
 pub(crate) struct ProcessListener {
     socket: Arc<UnixStream>,
+    /// The process's end of it.
+    worker_socket: OwnedFd,
     life_lock: In<CachePadded<LifeLock>>,
-    command: Command,
+    /// The program to start; this very one if `None`.
+    program: Option<PathBuf>,
+    /// What it is forked from, if there is that.
+    pub(super) nursery: Option<Arc<Nursery>>,
     lifetime: Arc<Lifetime>,
     /// It holds a GPU, whose memory is free only when the system has cleared it away.
     pub(crate) holds_gpu: bool,
 }
-
-/// How long a listener waits for the system to say how a process ended, if the process's own entry does not say it.
-///
-/// A process that is killed runs none of its program any more when that is seen. Until the system has cleared it away took up to
-/// 600 ms on two cores with ten busy threads, as what dies waits for the processor like all others.
-const REAP_PATIENCE: Duration = Duration::from_millis(10);
-/// How often it looks meanwhile.
-const LOOK_EVERY: Duration = Duration::from_micros(500);
 
 /// What a listener saw last.
 pub(crate) struct ProcessExit {
@@ -190,22 +179,13 @@ impl WorkerProcess {
         life_lock: &PlacedLock,
     ) -> io::Result<(Self, ProcessListener)> {
         let (socket, worker_socket) = UnixStream::pair()?;
-
-        // Not the path it was started from, which may be another program by now.
-        let program_path = program.map_or_else(|| PathBuf::from("/proc/self/exe"), Path::to_owned);
-        let mut command = Command::new(program_path);
-        command.env(MARK, std::process::id().to_string());
-        command
-            .stdin(OwnedFd::from(worker_socket))
-            .stdout(Stdio::null());
-        // An interrupt from the terminal is for the supervising process alone.
-        command.process_group(0);
-
         let lifetime = Arc::new(Lifetime::new());
         let listener = ProcessListener {
             socket: Arc::new(socket.try_clone()?),
+            worker_socket: worker_socket.into(),
             life_lock: life_lock.lock.clone(),
-            command,
+            program: program.map(Path::to_owned),
+            nursery: None,
             lifetime: Arc::clone(&lifetime),
             holds_gpu: false,
         };
@@ -308,14 +288,14 @@ impl ProcessListener {
                 ended_because,
             });
         };
-        let mut child = match self.launch_and_hear(each) {
-            Ok(child) => child,
+        let mut process = match self.launch_and_hear(each) {
+            Ok(process) => process,
             Err(error) => return gone(Err(error)),
         };
 
         let status = match holds_gpu {
-            true => child.wait().map(Some),
-            false => exit_so_far(&mut child),
+            true => Ok(process.wait()),
+            false => process.status_so_far(),
         };
         gone(
             status.map(|status| {
@@ -323,44 +303,48 @@ impl ProcessListener {
             }),
         );
         // Nobody else does, and its number is not another's before.
-        let _ = child.wait();
+        let _ = process.wait();
     }
 
     /// Launches the process, which has no more to say and was killed when this returns.
-    fn launch_and_hear(self, mut each: impl FnMut(WorkerReply)) -> io::Result<Child> {
-        let mut child = self.lifetime.launch(self.command)?;
+    fn launch_and_hear(self, mut each: impl FnMut(WorkerReply)) -> io::Result<RunningProcess> {
+        let forked = match &self.nursery {
+            Some(nursery) => self.lifetime.fork(nursery, self.worker_socket.as_fd())?,
+            None => None,
+        };
+        let process = match forked {
+            Some(process) => {
+                // This copy would keep the socket open.
+                drop(self.worker_socket);
+                process
+            }
+            None => {
+                let command = worker_command(self.program.as_deref(), self.worker_socket);
+                self.lifetime.launch(command)?
+            }
+        };
+        drop(self.nursery);
         let life_watch = LifeWatch::start(self.life_lock, &self.socket);
         while let Ok(Some((reply, _))) = wire::receive::<WorkerReply>(&self.socket) {
             each(reply);
         }
         // Whoever does not talk any more is of no use: it may be alive, with its end of the socket closed.
-        let _ = child.kill();
+        process.kill();
         life_watch.end();
-        Ok(child)
+        Ok(process)
     }
 }
 
-/// How a process ended that was killed, or was ending before, if the system says so in time; see [`REAP_PATIENCE`].
-fn exit_so_far(child: &mut Child) -> io::Result<Option<ExitStatus>> {
-    let pid = Pid::from_raw(child.id() as i32);
-    let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    let look_every = Timespec::try_from(LOOK_EVERY).map_err(io::Error::other)?;
-
-    for _ in 0..REAP_PATIENCE.as_micros() / LOOK_EVERY.as_micros() {
-        if let Some(status) = system::exit_status(child.id()) {
-            return Ok(Some(ExitStatus::from_raw(status)));
-        }
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        // Early or not, what counts is what the system says then.
-        let mut ends: Vec<_> = pidfd
-            .iter()
-            .map(|fd| PollFd::new(fd, PollFlags::IN))
-            .collect();
-        let _ = poll(&mut ends, Some(&look_every));
-    }
-    child.try_wait()
+/// How this program, or another one, is started as the process of a worker, whose end of a socket pair this is.
+pub(super) fn worker_command(program: Option<&Path>, worker_socket: OwnedFd) -> Command {
+    // Not the path it was started from, which may be another program by now.
+    let program_path = program.unwrap_or(Path::new("/proc/self/exe"));
+    let mut command = Command::new(program_path);
+    command.env(MARK, std::process::id().to_string());
+    command.stdin(worker_socket).stdout(Stdio::null());
+    // An interrupt from the terminal is for the supervising process alone.
+    command.process_group(0);
+    command
 }
 
 /// How a process ended: the signal that killed it, or its exit code.
@@ -369,335 +353,6 @@ pub(crate) fn exit_status(status: ExitStatus) -> WorkerExit {
         Some(signal) => WorkerExit::Killed(signal),
         None => WorkerExit::Exited(status.code().unwrap_or(-1)),
     }
-}
-
-/// Does a worker's work if this process was started as one, and then ends it; returns at once if not.
-///
-/// A program that embeds the executor and runs workers as processes calls this first of all in `main`, with the
-/// registry that it runs its engines with: a worker's process is the same program, started anew.
-pub fn serve_if_worker(registry: &Registry) {
-    #[cfg(hosts)]
-    super::hosts::sentinel::serve_if_sentinel();
-    let Some(parent) = std::env::var_os(MARK) else {
-        return;
-    };
-    // SIGKILL when the supervising process dies, even if this one is stopped or its kernels never end.
-    let death_signal = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    let is_alive = rustix::process::getppid()
-        .is_some_and(|pid| parent.to_str() == Some(&pid.as_raw_nonzero().to_string()));
-    if death_signal.is_err() || !is_alive {
-        std::process::exit(1);
-    }
-
-    let socket = io::stdin()
-        .as_fd()
-        .try_clone_to_owned()
-        .map(UnixStream::from);
-    let serve_result = socket.and_then(|socket| serve(socket, registry));
-    // A supervisor that has gone is the ordinary end.
-    std::process::exit(i32::from(serve_result.is_err()));
-}
-
-/// What a worker's process holds once a program is loaded.
-#[derive(Clone)]
-struct OpenProgram {
-    modes: Arc<LoadedModes>,
-    session_memory: Arc<SessionMemory>,
-    options: HostOptions,
-    #[cfg(hosts)]
-    network: Option<Arc<Network>>,
-}
-
-/// The worker's end of the socket, for all threads of its process.
-type ReplySocket = Mutex<UnixStream>;
-
-fn serve(socket: UnixStream, registry: &Registry) -> io::Result<()> {
-    let replies = Arc::new(Mutex::new(socket.try_clone()?));
-    let gpus = Arc::<OpenGpus>::default();
-    let mut open_program: Option<OpenProgram> = None;
-    let mut mapped_arenas = MappedArenas::default();
-
-    while let Some((request, files)) = wire::receive::<WorkerRequest>(&socket)? {
-        let mut received_files = files.into_iter();
-
-        match request {
-            WorkerRequest::Open {
-                queues,
-                options,
-                device,
-                life_lock,
-                #[cfg(hosts)]
-                network,
-            } => {
-                let bundle = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
-                let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
-                if let Some(number) = life_lock
-                    && let Some(locks) = received_files.next()
-                {
-                    // Without it the end of the socket tells that this process has ended, only later.
-                    let _ = hold_life_lock(locks, number);
-                }
-                let modes = match load_modes(&bundle, registry, device, &gpus) {
-                    Ok(modes) => modes,
-                    Err(exit) => return send_reply(&replies, &WorkerReply::Leaving(exit)),
-                };
-                if options.realtime
-                    && let Err(error) = lock_memory()
-                {
-                    let exit = WorkerExit::Unfit(error.to_string());
-                    return send_reply(&replies, &WorkerReply::Leaving(exit));
-                }
-                // Another program may have no use for them.
-                mapped_arenas = MappedArenas::default();
-                // SAFETY: the supervising process is this very program, and made it for these queues.
-                #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
-                let session_memory = unsafe { SessionMemory::find(memory_fd, &queues) }?;
-                #[cfg(hosts)]
-                let network = match network.map(NetworkTerms::open).transpose() {
-                    Ok(network) => network.map(Arc::new),
-                    Err(why) => {
-                        let exit = WorkerExit::Unfit(why);
-                        return send_reply(&replies, &WorkerReply::Leaving(exit));
-                    }
-                };
-                #[cfg(hosts)]
-                let port = network
-                    .as_ref()
-                    .map(|network| network.switchboard.address().port());
-                #[cfg(not(hosts))]
-                let port = None;
-                open_program = Some(OpenProgram {
-                    modes,
-                    session_memory: Arc::new(session_memory),
-                    options,
-                    #[cfg(hosts)]
-                    network,
-                });
-                send_reply(&replies, &WorkerReply::Ready { port })?;
-            }
-            WorkerRequest::Begin {
-                spec,
-                calendar,
-                memory_number,
-                lease_ns,
-                #[cfg(hosts)]
-                places,
-            } => {
-                let program = open_program.clone().ok_or(io::ErrorKind::InvalidData)?;
-                let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
-                #[cfg(hosts)]
-                let wired = match places {
-                    Some(places) => Some(WiredPart::take(&program, places, &mut received_files)?),
-                    None => None,
-                };
-                let timer_fd = received_files.next();
-                let heartbeat = timer_fd.and_then(|fd| WorkerHeartbeat::from_fd(fd, lease_ns));
-                let loaded = program.modes.get(spec.mode).cloned();
-                let loaded = loaded.ok_or(io::ErrorKind::InvalidData)?;
-                let arena = match program.modes.are_several() {
-                    true => mapped_arenas.map(memory_number, memory_fd)?,
-                    false => Arc::new(Arena::map(memory_fd)?),
-                };
-                let epoch = find_epoch(&loaded, Arc::clone(&arena), &spec)?;
-                let epoch_memory = Arc::new(epoch);
-                #[cfg_attr(not(hosts), expect(unused_mut, reason = "only wires are added to it"))]
-                let mut job = WorkerJob {
-                    spec: Arc::new(spec),
-                    calendar,
-                    session_memory: program.session_memory,
-                    epoch: Arc::clone(&epoch_memory),
-                    options: program.options,
-                    gpus: Arc::clone(&gpus),
-                    #[cfg(hosts)]
-                    wiring: None,
-                };
-                #[cfg(hosts)]
-                if let Some(wired) = wired {
-                    wired.add_to(&mut job);
-                }
-                let job_replies = Arc::clone(&replies);
-                std::thread::Builder::new()
-                    .name(format!("zbmd calendar {calendar}"))
-                    .spawn(move || run_job(&loaded, job, heartbeat, &job_replies))?;
-                // Only now, so that nobody waits for it.
-                epoch_memory.make_present(false);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// What a part of an epoch over several hosts has besides others.
-#[cfg(hosts)]
-struct WiredPart {
-    wiring: Wiring,
-    /// Becomes readable when the supervising process stops the epoch.
-    stop_event: OwnedFd,
-    /// Says on an agent's host which blocks are admitted.
-    decisions: Option<SessionMemory>,
-}
-
-#[cfg(hosts)]
-impl WiredPart {
-    fn take(
-        program: &OpenProgram,
-        places: WorkerPlaces,
-        files: &mut impl Iterator<Item = OwnedFd>,
-    ) -> io::Result<Self> {
-        let network = program.network.clone();
-        let network = network.ok_or(io::ErrorKind::InvalidData)?;
-        let stop_event = files.next().ok_or(io::ErrorKind::InvalidData)?;
-        let decisions = match places.is_agent {
-            true => {
-                let memory = files.next().ok_or(io::ErrorKind::InvalidData)?;
-                // SAFETY: the supervising process is this very program, and made it for these queues.
-                #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
-                Some(unsafe { SessionMemory::find(memory, &agent_queues()) }?)
-            }
-            false => None,
-        };
-        Ok(Self {
-            wiring: Wiring { network, places },
-            stop_event,
-            decisions,
-        })
-    }
-
-    fn add_to(self, job: &mut WorkerJob) {
-        let Wiring { network, places } = &self.wiring;
-        let epoch = job.spec.epoch;
-        network
-            .switchboard
-            .begin(network.run, epoch, Some(places.plan));
-        job.epoch.set_stop_event(self.stop_event);
-        if let Some(decisions) = self.decisions {
-            job.session_memory = Arc::new(decisions);
-        }
-        job.wiring = Some(Arc::new(self.wiring));
-    }
-}
-
-/// Lets the supervising process see the end of this one at once.
-fn hold_life_lock(locks: OwnedFd, number: u32) -> io::Result<()> {
-    let life_lock = life_lock::find(locks, number)?;
-    life_lock::hold_on_thread(life_lock, || ())
-}
-
-/// How much nicer than others a thread is that loads a program.
-const LOADER_NICENESS: i32 = 10;
-
-/// Loads the programs of a bundle, and opens the worker's device if it is a GPU.
-fn load_modes(
-    bundle: &OwnedFd,
-    registry: &Registry,
-    device: DeviceId,
-    gpus: &OpenGpus,
-) -> Result<Arc<LoadedModes>, WorkerExit> {
-    let engine = at_low_priority(|| open_bundle(bundle, registry)).map_err(WorkerExit::Unfit)?;
-    // Not at low priority, which threads of the driver would take over.
-    for loaded in engine.modes.iter() {
-        let device_description = loaded.program.machine.devices.get(device);
-        if let Some(description) = device_description
-            && loaded.is_gpu(device)
-        {
-            gpus.probe(loaded, description)
-                .map_err(WorkerExit::NoDevice)?;
-        }
-    }
-    Ok(engine.modes)
-}
-
-/// Does work on a thread that gives way to workers of other processes: where a process takes the place of one that is
-/// gone, the others are at work already, and whoever waits for this one leaves it a core.
-fn at_low_priority<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let work_nicely = || {
-        // On Linux it is the calling thread's own. If it cannot be had, loading takes cores from workers as others do.
-        let _ = rustix::process::setpriority_process(None, LOADER_NICENESS);
-        work()
-    };
-    std::thread::scope(|scope| match scope.spawn(work_nicely).join() {
-        Ok(result) => result,
-        Err(panic) => std::panic::resume_unwind(panic),
-    })
-}
-
-/// The memory of an epoch that the supervising process has made.
-fn find_epoch(
-    loaded: &LoadedProgram,
-    arena: Arc<Arena>,
-    spec: &EpochSpec,
-) -> io::Result<EpochMemory> {
-    let epoch_plan = loaded.program.plans.get(spec.plan);
-    let plan = epoch_plan.ok_or(io::ErrorKind::InvalidData)?;
-    // SAFETY: the supervising process is this very program, and made it for this graph, plan and spec.
-    #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
-    unsafe {
-        EpochMemory::find(arena, &loaded.program.graph, plan, spec)
-    }
-}
-
-fn run_job(
-    loaded: &Arc<LoadedProgram>,
-    job: WorkerJob,
-    heartbeat: Option<WorkerHeartbeat>,
-    replies: &ReplySocket,
-) {
-    let epoch = job.spec.epoch;
-    let calendar = job.calendar;
-    #[cfg(hosts)]
-    let is_agent = job
-        .wiring
-        .as_ref()
-        .is_some_and(|wiring| wiring.places.is_agent);
-    let worker_end = match host::prepare(loaded, job) {
-        Ok(prepared) => {
-            #[cfg(hosts)]
-            if is_agent {
-                let waits = prepared.waits();
-                let _ = send_reply(replies, &WorkerReply::Began { epoch, waits });
-            }
-            prepared.run(loaded, heartbeat)
-        }
-        Err(fault) => WorkerEnd::before_start(fault),
-    };
-
-    if let WorkerOutcome::Failed(FaultReport {
-        fault: WorkerFault::Device(fault),
-        ..
-    }) = &worker_end.outcome
-        && fault.fault.kind.is_fatal()
-    {
-        let exit = WorkerExit::Failed(fault.clone());
-        let _ = send_reply(replies, &WorkerReply::Leaving(exit));
-        // At once: what a driver would do at the end of the process may never end.
-        let _ = kill_process(getpid(), Signal::KILL);
-    }
-
-    // If nobody receives it, the main thread sees the closed socket, and ends the process.
-    let _ = send_reply(
-        replies,
-        &WorkerReply::Ended {
-            epoch,
-            calendar,
-            end: Box::new(worker_end),
-        },
-    );
-}
-
-fn send_reply(socket: &ReplySocket, reply: &WorkerReply) -> io::Result<()> {
-    let mut locked_socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
-    wire::send(&mut locked_socket, reply)
-}
-
-/// The engine for a bundle that the supervising process has open. It is verified again: a process of its own trusts
-/// no memory of another.
-fn open_bundle(bundle: &OwnedFd, registry: &Registry) -> Result<Engine, String> {
-    use std::os::fd::AsRawFd;
-    let path = format!("/proc/self/fd/{}", bundle.as_raw_fd());
-    // Its size was judged when the supervising process opened it.
-    let modes = zbmd_ir::bundle::open_modes_within(Path::new(&path), u64::MAX)
-        .map_err(|e| e.to_string())?;
-    Engine::with_modes(modes, registry).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

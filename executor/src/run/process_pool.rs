@@ -17,6 +17,7 @@ use super::hosts::network_terms::NetworkTerms;
 use super::inbox::EventSender;
 use super::launch::Lifetime;
 use super::listen::{ProcessRole, listen, lock};
+use super::nursery::Nursery;
 use super::process::{WorkerLaunch, WorkerProcess};
 use crate::options::Isolation;
 use crate::program::LoadedModes;
@@ -40,6 +41,9 @@ pub(super) struct LaunchContext<'a> {
 /// is not to take the processor from the workers.
 const STANDBY_SPACING_NS: u64 = 500_000_000;
 
+/// So many workers of a plan are forked from a nursery. It is one process more, and all are lost with it: few do without.
+const MIN_FORKED: usize = 16;
+
 /// A process that is ready to take a worker's place.
 struct Standby {
     process: WorkerProcess,
@@ -60,6 +64,8 @@ pub(super) struct ProcessPool {
     ending: Vec<Arc<Lifetime>>,
     /// The bundle for worker processes, written when the first one starts.
     bundle: Option<File>,
+    /// What those of CPU devices are forked from, where there are many.
+    nursery: Option<Arc<Nursery>>,
     /// By which the ends of processes are seen at once.
     life_locks: LifeLocks,
     /// The network of a run over several hosts.
@@ -83,6 +89,7 @@ impl ProcessPool {
             standby_starts_ns: BTreeMap::new(),
             ending: Vec::new(),
             bundle: None,
+            nursery: None,
             life_locks: LifeLocks::default(),
             #[cfg(hosts)]
             network: None,
@@ -164,8 +171,13 @@ impl ProcessPool {
         wait_ns
     }
 
-    /// Ends the processes that stand by.
-    pub(super) fn end_standbys(&mut self) {
+    /// Ends the processes that stand by, and that from which others are forked, once those are gone.
+    pub(super) fn end_idle(&mut self) {
+        self.end_standbys();
+        self.nursery = None;
+    }
+
+    fn end_standbys(&mut self) {
         for standby in std::mem::take(&mut self.standbys).into_values() {
             self.kill(&standby.process);
         }
@@ -202,6 +214,16 @@ impl ProcessPool {
         let program = self.program.as_deref();
         let (process, mut listener) = WorkerProcess::plan(program, &launch, device, &life_lock)?;
         listener.holds_gpu = context.modes.iter().any(|loaded| loaded.is_gpu(device));
+        let loaded = context.modes.first();
+        let workers = loaded.program.plans[loaded.main].calendars.len();
+        if workers >= MIN_FORKED && !listener.holds_gpu {
+            self.nursery.take_if(|nursery| !nursery.is_there());
+            if self.nursery.is_none() {
+                // Without one a worker loads the bundle itself.
+                self.nursery = Nursery::start(program, launch.bundle).ok().map(Arc::new);
+            }
+            listener.nursery.clone_from(&self.nursery);
+        }
 
         let events = context.events.clone();
         let role = Arc::clone(role);
@@ -219,7 +241,7 @@ impl ProcessPool {
         running: Vec<(DeviceId, &mut WorkerProcess)>,
     ) {
         self.bundle = None;
-        self.end_standbys();
+        self.end_idle();
         if running.is_empty() {
             return;
         }

@@ -67,16 +67,17 @@ fn send_part(
 ///
 /// # Errors
 /// What the system says; usually that the other side is gone.
-pub(crate) fn send<T: Serialize>(to: &mut UnixStream, message: &T) -> io::Result<()> {
-    let message_bytes = encode(message, 0)?;
+pub(crate) fn send<T: Serialize>(
+    to: &UnixStream,
+    message: &T,
+    files: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let message_bytes = encode(message, files.len())?;
     let mut sent_bytes = 0;
     while sent_bytes < message_bytes.len() {
-        sent_bytes += send_part(
-            to.as_fd(),
-            &message_bytes[sent_bytes..],
-            &[],
-            SendFlags::empty(),
-        )?;
+        let files = if sent_bytes == 0 { files } else { &[] };
+        let rest = &message_bytes[sent_bytes..];
+        sent_bytes += send_part(to.as_fd(), rest, files, SendFlags::empty())?;
     }
     Ok(())
 }

@@ -738,7 +738,7 @@ impl WorkerPool {
     /// system, or a kernel, may keep them.
     pub(crate) fn dismiss(mut self, limit: Option<Duration>) {
         #[cfg(target_os = "linux")]
-        self.processes.end_standbys();
+        self.processes.end_idle();
         let all_members = self.members.iter();
         let process_members = all_members.filter(|(_, member)| member.handle.is_process());
         let processes: Vec<(DeviceId, u32)> = process_members

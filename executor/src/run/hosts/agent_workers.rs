@@ -314,7 +314,7 @@ impl AgentWorkers {
     pub(super) fn end(&self) {
         let mut state = self.state();
         let State { pool, members, .. } = &mut *state;
-        pool.end_standbys();
+        pool.end_idle();
         for member in members.values() {
             pool.kill(&member.process);
         }
