@@ -53,11 +53,6 @@ impl ProgramKernels {
             .find(|m| m.variant.as_deref() == variant)
             .map(|m| &m.kernel)
     }
-
-    /// All of them.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<dyn Kernel>> {
-        self.0.iter().flatten().map(|m| &m.kernel)
-    }
 }
 
 /// The variants of an actor's kernel that plans ask for on CPUs. An actor that runs on GPUs only has the default one all

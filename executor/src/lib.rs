@@ -19,6 +19,7 @@ mod live_program;
 mod named_pipe;
 mod observe;
 mod options;
+mod plan_facts;
 mod program;
 #[cfg(target_os = "linux")]
 pub mod realtime;

@@ -1,7 +1,7 @@
 //! Programs that are made ready to run: their kernels, and which of their plans runs when. Knows no run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use zbmd_ir::bundle::{self, Image};
 use zbmd_ir::numa::MemoryNodes;
@@ -16,6 +16,7 @@ use zbmd_op::Registry;
 use crate::error::EngineError;
 use crate::kernels::ProgramKernels;
 use crate::live_program::LiveProgram;
+use crate::plan_facts::PlanFacts;
 use crate::transport::conduit::Conduit;
 use crate::transport::model_end::{ModelSource, ModelSources};
 use crate::unsupported;
@@ -179,6 +180,7 @@ impl LoadedProgram {
             image,
             main,
             tail,
+            facts: program.plans.iter().map(|_| OnceLock::new()).collect(),
             program,
         };
         Ok(Arc::new(loaded))
@@ -261,9 +263,16 @@ pub(crate) struct LoadedProgram {
     /// The plan that runs whole blocks, and the one for what is left.
     pub main: PlanId,
     pub tail: Option<PlanId>,
+    facts: TiVec<PlanId, OnceLock<PlanFacts>>,
 }
 
 impl LoadedProgram {
+    /// What every worker of a plan wants to know.
+    pub(crate) fn facts(&self, plan: PlanId) -> &PlanFacts {
+        let make = || PlanFacts::of(&self.program.graph, &self.program.plans[plan]);
+        self.facts[plan].get_or_init(make)
+    }
+
     /// The node of this computer's memory that is near a device's cores, if it matters where memory is.
     pub(crate) fn near_node(&self, device: DeviceId) -> Option<u32> {
         let cores = &self.program.machine.devices[device].cores;

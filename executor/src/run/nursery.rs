@@ -9,6 +9,7 @@
 //! process, which has a descriptor of each, reads how they have ended from the system. They are sent a signal when it ends, and it
 //! when the supervising process does. It ends itself when nobody wants another worker and all that it has forked are gone.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -34,8 +35,9 @@ const REAP_PAUSE: Duration = Duration::from_millis(500);
 /// A thread that was joined is listed by the system for a moment more.
 const JOIN_LOOKS: u32 = 20;
 const JOIN_PAUSE: Duration = Duration::from_micros(200);
-/// As `ps` shows it: 15 bytes at most.
-const NAME: &std::ffi::CStr = c"zbmd-nursery";
+/// As `ps` shows them: 15 bytes at most.
+const NAME: &CStr = c"zbmd-nursery";
+const WORKER_NAME: &CStr = c"zbmd-worker";
 
 /// To a nursery that has loaded the program: fork a worker, whose end of a socket pair comes with this.
 #[derive(Debug, Serialize, Deserialize)]
@@ -124,13 +126,17 @@ impl Nursery {
     }
 }
 
+/// Has `ps` show what this process is to be.
+pub(super) fn take_name() {
+    let _ = rustix::thread::set_name(NAME);
+}
+
 /// Forks workers as they are wanted, from a process that has loaded the program. Returns in each of them with its socket; in the
 /// nursery itself `None`, when nobody wants another one and all are gone.
 ///
 /// # Errors
 /// What the system says, in either.
 pub(super) fn nurse(socket: UnixStream) -> io::Result<Option<UnixStream>> {
-    let _ = rustix::thread::set_name(NAME);
     let own_number = getpid();
     let mut workers: Vec<Forked> = Vec::new();
     loop {
@@ -195,7 +201,7 @@ fn begin_worker(nursery: Pid, socket: OwnedFd) -> io::Result<UnixStream> {
     if getppid() != Some(nursery) {
         return Err(io::Error::other("its nursery is gone"));
     }
-    let _ = rustix::thread::set_name(c"zbmd-worker");
+    let _ = rustix::thread::set_name(WORKER_NAME);
     // An interrupt from the terminal is for the supervising process alone.
     rustix::process::setpgid(None, None)?;
     // The nursery's own socket is its standard input.

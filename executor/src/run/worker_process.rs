@@ -16,7 +16,7 @@ use super::event::WorkerExit;
 use super::hosts::agent_epoch::agent_queues;
 #[cfg(hosts)]
 use super::hosts::network_terms::NetworkTerms;
-use super::nursery::nurse;
+use super::nursery::{nurse, take_name};
 use super::process::{MARK, WorkerReply, WorkerRequest};
 use super::wire;
 use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
@@ -71,9 +71,14 @@ fn serve_or_nurse(socket: UnixStream, registry: &Registry) -> io::Result<()> {
         return serve(&socket, registry, Some((first_request, files)), None);
     }
 
+    take_name();
     let bundle = files.into_iter().next();
     let bundle = bundle.ok_or(io::ErrorKind::InvalidData)?;
     let engine = at_low_priority(|| open_bundle(&bundle, registry)).map_err(io::Error::other)?;
+    for loaded in engine.modes.iter() {
+        // Shared by all.
+        loaded.facts(loaded.main);
+    }
     match nurse(socket)? {
         Some(worker_socket) => serve(&worker_socket, registry, None, Some(engine.modes)),
         None => Ok(()),

@@ -5,9 +5,10 @@
     reason = "reads and writes arenas at the offsets of a verified plan"
 )]
 
-use zbmd_ir::{Buffer, BufferId, ChannelId, Graph, Plan, TiVec};
+use zbmd_ir::{Buffer, BufferId, ChannelId, Graph, Plan, PlanId, TiVec};
 
 use super::memory::WorkerMemory;
+use crate::program::LoadedProgram;
 use crate::transport::admission::AdmissionGate;
 use crate::transport::epoch::{Area, EpochMemory};
 use crate::transport::primitive::{Ordering, fence};
@@ -47,9 +48,11 @@ pub(crate) fn import(graph: &Graph, plan: &Plan, memory: &WorkerMemory) {
 /// `blocks`, which is the next to run.
 ///
 /// `memory` belongs to no running worker.
-pub(crate) fn export(graph: &Graph, plan: &Plan, memory: &WorkerMemory, blocks: u64) {
-    for id in keepers(graph, plan) {
-        let buffer = &plan.buffers[id];
+pub(crate) fn export(loaded: &LoadedProgram, plan: PlanId, memory: &WorkerMemory, blocks: u64) {
+    let graph = &loaded.program.graph;
+    let buffers = &loaded.program.plans[plan].buffers;
+    for id in &loaded.facts(plan).keepers {
+        let buffer = &buffers[*id];
         if !memory.owns(buffer) {
             continue;
         }
@@ -112,13 +115,14 @@ pub(crate) fn write_channel(
 #[cfg(hosts)]
 pub(crate) fn read_kept(
     epoch: &EpochMemory,
-    graph: &Graph,
-    plan: &Plan,
+    loaded: &LoadedProgram,
+    plan: PlanId,
     device: zbmd_ir::DeviceId,
     area: Area,
 ) -> Vec<(u32, Vec<u8>)> {
-    let keepers = keepers(graph, plan).into_iter();
-    let buffers = keepers.map(|id| &plan.buffers[id]);
+    let plan_buffers = &loaded.program.plans[plan].buffers;
+    let keepers = loaded.facts(plan).keepers.iter();
+    let buffers = keepers.map(|id| &plan_buffers[*id]);
     let kept = buffers.filter(|buffer| buffer.device == device);
     kept.map(|buffer| {
         let (from, bytes) = epoch.saved(area, buffer.channel);

@@ -125,7 +125,7 @@ fn cpu_worker(
         live_slots,
     } = lower(
         loaded,
-        plan,
+        job.spec.plan,
         calendar,
         &memory,
         &wired_rings(plan, job),
@@ -425,8 +425,7 @@ impl PreparedWorker {
     /// Puts the tokens on channels into the end area. A GPU has done that at the end of its run.
     fn export(&self, loaded: &LoadedProgram, blocks: u64) {
         if let DeviceWorker::Cpu(cpu) = &self.device {
-            let plan = &loaded.program.plans[self.plan];
-            border::export(&loaded.program.graph, plan, &cpu.memory, blocks);
+            border::export(loaded, self.plan, &cpu.memory, blocks);
         }
     }
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use zbmd_ir::math::gcd_u64;
 use zbmd_ir::{
-    Action, ActorId, BufferId, Calendar, ChannelId, DeviceId, Entry, Plan, RingId, Role, Slot,
+    Action, ActorId, BufferId, Calendar, DeviceId, Entry, Plan, PlanId, RingId, Role, Slot,
     has_live, trace::OTHER,
 };
-use zbmd_op::kernel::{CallShape, Scratch};
+use zbmd_op::kernel::{CallShape, Kernel, Scratch};
 
 use self::chunks::{ChunkPositions, RepeatedLoop};
 use super::border;
@@ -21,6 +21,7 @@ use super::live_actors::LiveSlot;
 use super::memory::WorkerMemory;
 use super::probe::{ProbeTap, ProbeTaps};
 use super::replay::CalendarReplay;
+use crate::plan_facts::PlanFacts;
 use crate::program::{LoadedProgram, planned_ns};
 use crate::transport::checksum::{Sums, sums_of};
 
@@ -73,12 +74,9 @@ struct Lowering<'a> {
     device: DeviceId,
     memory: &'a WorkerMemory,
     weights: FetchedWeights,
-    /// The buffer of each channel on each device.
-    buffers: BTreeMap<(ChannelId, DeviceId), BufferId>,
-    /// Actors that write over inputs.
-    over: BTreeSet<ActorId>,
-    /// Whether there is a buffer that holds less than a block.
-    has_chunks: bool,
+    facts: &'a PlanFacts,
+    /// Those that it calls.
+    kernels: BTreeMap<ActorId, Arc<dyn Kernel>>,
     chunks: ChunkPositions,
     instrs: Vec<Instr>,
     slots: Vec<Option<Slot>>,
@@ -113,7 +111,7 @@ struct Lowering<'a> {
 /// among `wired_rings` go over the worker's wires; there are none on one host. `weights` are those that the calendar fetches.
 pub(super) fn lower(
     loaded: &LoadedProgram,
-    plan: &Plan,
+    plan: PlanId,
     calendar: &Calendar,
     memory: &WorkerMemory,
     wired_rings: &BTreeMap<RingId, u32>,
@@ -138,24 +136,20 @@ pub(super) fn lower(
 impl<'a> Lowering<'a> {
     fn new(
         loaded: &'a LoadedProgram,
-        plan: &'a Plan,
+        plan: PlanId,
         device: DeviceId,
         memory: &'a WorkerMemory,
     ) -> Self {
-        let keyed_buffers = plan.buffers.iter_enumerated();
-        let keyed_buffers = keyed_buffers.map(|(id, buffer)| ((buffer.channel, buffer.device), id));
-        // Outputs over inputs: the kernels of these actors are told that ports share bytes.
-        let in_place_pairs = plan.over(&loaded.program.graph).into_iter();
-
+        let facts = loaded.facts(plan);
+        let plan = &loaded.program.plans[plan];
         Self {
             loaded,
             plan,
             device,
             memory,
             weights: FetchedWeights::default(),
-            buffers: keyed_buffers.collect(),
-            over: in_place_pairs.map(|pair| pair.actor).collect(),
-            has_chunks: plan.buffers.iter().any(|buffer| buffer.is_chunked()),
+            facts,
+            kernels: BTreeMap::new(),
             chunks: ChunkPositions::default(),
             instrs: Vec::new(),
             slots: Vec::new(),
@@ -213,13 +207,7 @@ impl<'a> Lowering<'a> {
             stages_total: self.plan.stages,
             retries: if has_borders { RETRIES } else { 0 },
             scratch: Scratch(scratch_start, calendar.scratch_bytes as usize),
-            _kernels: self
-                .loaded
-                .kernels
-                .all()
-                .cloned()
-                .chain(self.weights.kernels.into_values())
-                .collect(),
+            _kernels: self.kernels.into_values().collect(),
             _arenas: [
                 Arc::clone(&self.memory.own),
                 Arc::clone(self.memory.epoch.arena()),
@@ -247,7 +235,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn lower_loop(&mut self, count: u64, body: &[Entry]) {
-        let is_repeated = self.has_chunks && count > 1;
+        let is_repeated = self.facts.has_chunks && count > 1;
         let repeated = is_repeated.then(|| self.mark_loop(RepeatedLoop::of(body)));
         let chunk_loop = self.chunks.begin_loop(repeated);
 
@@ -317,7 +305,7 @@ impl<'a> Lowering<'a> {
         }
 
         let graph = &self.loaded.program.graph;
-        for id in border::keepers(graph, self.plan) {
+        for &id in &self.facts.keepers {
             let buffer = &self.plan.buffers[id];
             if buffer.device != self.device {
                 continue;
@@ -548,7 +536,7 @@ impl<'a> Lowering<'a> {
 
     fn send_ports(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> u32 {
         let ring = &self.plan.rings[ring];
-        let from_buffer = self.buffers[&(ring.channel, ring.from)];
+        let from_buffer = self.facts.buffers[&(ring.channel, ring.from)];
         let channel = &self.loaded.program.graph.channels[ring.channel];
         let token_bytes = channel.token.bytes();
 
@@ -598,7 +586,7 @@ impl<'a> Lowering<'a> {
             inputs: self.input_ports(slot, id, first, count),
             outputs: self.output_ports(slot, id, first..first + count, counter),
             states: self.state_ports(slot, id),
-            over: self.over.contains(&id),
+            over: self.facts.over.contains(&id),
         };
 
         let actor = &self.loaded.program.graph.actors[id];
@@ -608,6 +596,10 @@ impl<'a> Lowering<'a> {
         // Kernels outside of loops have fixed ports, and need no counter.
         let fetched = self.weights.kernels.get(&id);
         let kernel = fetched.or_else(|| self.loaded.kernels.of(self.plan, id));
+        if let Some(kernel) = kernel {
+            let held = self.kernels.entry(id);
+            held.or_insert_with(|| Arc::clone(kernel));
+        }
         match (&actor.role, kernel) {
             (Role::Compute, Some(kernel)) if counter == NO_COUNTER => Instr::Fire {
                 kernel: Arc::as_ptr(kernel),
@@ -681,7 +673,7 @@ impl<'a> Lowering<'a> {
             }
 
             let reader_delay = graph.channels[channel].readers[reader as usize].delay;
-            let buffer = self.buffers[&(channel, self.device)];
+            let buffer = self.facts.buffers[&(channel, self.device)];
             // The head holds the tokens before the block; a reader with a delay begins that far before the block's first token.
             let first_token = self.place_position(buffer, first * input.rate, reader_delay);
             // A sink takes its tokens, and never more than them: its stream has no windows.
@@ -715,7 +707,7 @@ impl<'a> Lowering<'a> {
                 continue;
             }
 
-            let buffer = self.buffers[&(channel, self.device)];
+            let buffer = self.facts.buffers[&(channel, self.device)];
             let first_token = self.place_position(buffer, first * output.rate, 0);
             let block_port = self.port(slot, buffer, first_token, count * output.rate);
             let step_tokens = (output.rate, output.token.bytes());
@@ -751,7 +743,7 @@ impl<'a> Lowering<'a> {
             let Some(channel) = outputs[state.output as usize] else {
                 continue;
             };
-            let state_buffer = self.buffers[&(channel, self.device)];
+            let state_buffer = self.facts.buffers[&(channel, self.device)];
             let state_port = self.port(slot, state_buffer, 0, 1);
             self.ports.push(state_port);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use zbmd_ir::{Calendar, Plan, PlanId};
+use zbmd_ir::{Calendar, PlanId};
 
 use super::fetched_weights::FetchedWeights;
 use super::gpu;
@@ -34,16 +34,15 @@ pub(crate) fn step_tables(
     plan: PlanId,
     epoch: &Arc<EpochMemory>,
 ) -> Vec<StepTable> {
-    let plan = &loaded.program.plans[plan];
-    plan.calendars
-        .iter()
+    let calendars = loaded.program.plans[plan].calendars.iter();
+    calendars
         .map(|calendar| step_table(loaded, plan, calendar, epoch))
         .collect()
 }
 
 fn step_table(
     loaded: &LoadedProgram,
-    plan: &Plan,
+    plan: PlanId,
     calendar: &Calendar,
     epoch: &Arc<EpochMemory>,
 ) -> StepTable {

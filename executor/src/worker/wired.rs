@@ -18,7 +18,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
-use zbmd_ir::{Plan, RingId};
+use zbmd_ir::{Plan, PlanId, RingId};
 use zbmd_wire::connection::{Connection, Credentials, Protection};
 use zbmd_wire::error::{FrameError, HandshakeError, WireError};
 use zbmd_wire::handshake::{Hello, Purpose, dial};
@@ -28,7 +28,6 @@ use zbmd_wire::{Deadline, carry_over_ucx, connect_by};
 use super::memory::WorkerMemory;
 use crate::fault::{StepStop, WorkerFault};
 use crate::program::LoadedProgram;
-use crate::transport::checksum;
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::primitive::duties;
 use crate::transport::ring::Spin;
@@ -251,7 +250,7 @@ pub(super) fn open(
 
     for (wire, connection) in planned.into_iter().zip(connections) {
         let peer = peer_name(&wire);
-        let specs = ring_specs(loaded, plan, &wire);
+        let specs = ring_specs(loaded, spec.plan, &wire);
         places.add(loaded, plan, memory, &wire);
         let added = wires.add(connection, peer, wire.side, specs);
         added.map_err(|error| wire_fault(error.to_string()))?;
@@ -270,8 +269,9 @@ pub(super) fn open(
 }
 
 /// What both ends know of a wire's rings.
-fn ring_specs(loaded: &LoadedProgram, plan: &Plan, wire: &WirePlan) -> Vec<RingSpec> {
-    let sends = checksum::sends(plan);
+fn ring_specs(loaded: &LoadedProgram, plan_id: PlanId, wire: &WirePlan) -> Vec<RingSpec> {
+    let plan = &loaded.program.plans[plan_id];
+    let sends = &loaded.facts(plan_id).sends;
     let specs = wire.rings.iter().map(|ring| {
         let buffer = &plan.buffers[plan.rings[*ring].buffer];
         let channel = &loaded.program.graph.channels[buffer.channel];

@@ -43,6 +43,8 @@ pub(super) struct AgentEpoch {
     numbers: Mutex<NumbersByParameter>,
     /// Those of this host, and what the conductor knows of each.
     calendars: Mutex<Vec<Reported>>,
+    /// The agent's own, which the workers of threads are in.
+    own_process: u32,
 }
 
 /// A calendar of this host, and what the conductor knows of its worker.
@@ -85,6 +87,7 @@ impl AgentEpoch {
         let numbers: NumbersByParameter = numbers.collect();
 
         let memory = Arc::new(memory);
+        let own_process = std::process::id();
         let reported = calendars.iter().map(|calendar| Reported {
             calendar: *calendar as usize,
             trace: memory.rings_of_trace().nth(*calendar as usize),
@@ -94,7 +97,7 @@ impl AgentEpoch {
             seen_at: (0, WorkerStatus::BETWEEN_PERIODS),
             is_standing: false,
             waits: Vec::new(),
-            process: std::process::id(),
+            process: own_process,
             looks: *calendar as u64,
         });
         Ok(Self {
@@ -103,6 +106,7 @@ impl AgentEpoch {
             session_memory: Arc::new(decisions),
             numbers: Mutex::new(numbers),
             calendars: Mutex::new(reported.collect()),
+            own_process,
             memory: Arc::clone(&memory),
         })
     }
@@ -289,7 +293,7 @@ impl AgentEpoch {
         // Only processes are stopped without their agent.
         reported.looks += 1;
         let is_time = reported.is_standing || reported.looks.is_multiple_of(LOOKS_PER_STOP);
-        if reported.process == std::process::id() || !is_time {
+        if reported.process == self.own_process || !is_time {
             return None;
         }
         let thread = system::thread_state(reported.process, thread)?;
@@ -300,7 +304,7 @@ impl AgentEpoch {
     pub(super) fn tokens(&self, calendar: usize, area: Area) -> SavedTokens {
         let plan = &self.loaded.program.plans[self.spec.plan];
         let device = plan.calendars[calendar].device;
-        border::read_kept(&self.memory, &self.loaded.program.graph, plan, device, area)
+        border::read_kept(&self.memory, &self.loaded, self.spec.plan, device, area)
     }
 }
 

@@ -636,9 +636,8 @@ fn nonsense(what: &str) -> io::Error {
 
 /// Puts tokens of the agent's channels into an area.
 fn put(present: &LinkEpoch, area: Area, tokens: &SavedTokens) -> io::Result<()> {
-    let graph = &present.loaded.program.graph;
     let plan = present.plan();
-    let keepers = border::keepers(graph, plan);
+    let keepers = &present.loaded.facts(present.spec.plan).keepers;
     for (channel, bytes) in tokens {
         let id = ChannelId(*channel);
         let is_its_own = keepers.iter().any(|buffer| {

@@ -206,7 +206,8 @@ impl<'a> Lowering<'a> {
             .map(|(channel, _)| *channel);
         let outputs = ports.outputs[actor].iter().flatten().copied();
         let channels = inputs.chain(outputs);
-        let buffers = channels.filter_map(|channel| self.buffers.get(&(channel, self.device)));
+        let buffers =
+            channels.filter_map(|channel| self.facts.buffers.get(&(channel, self.device)));
         buffers.copied().collect()
     }
 
