@@ -25,9 +25,10 @@ use crate::transport::watchdog::EpochWatchdogs;
 use crate::worker::job::{HostOptions, WorkerEnd};
 use crate::worker::wired::WorkerPlaces;
 
-/// How often it is looked for requests that processes have not taken, and for those that were stopped before they were ready.
+/// How often it is looked for requests that processes have not taken.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
-/// The same when every worker is at work.
+/// The same when there are none, and how often for processes that were stopped before they were ready: each look takes some
+/// microseconds for each of them, which those that start need.
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
 /// Processes that the system has not cleared away after so long are left to it.
 const END_LIMIT: Duration = Duration::from_secs(2);
@@ -51,6 +52,8 @@ struct State {
     listeners: Vec<(DeviceId, JoinHandle<()>)>,
     /// When processes that stand by are to be started again, where one of them could not be.
     next_standby_ns: Option<u64>,
+    /// When it is looked next for processes that were stopped before they were ready.
+    next_start_look_ns: u64,
 }
 
 struct Member {
@@ -96,6 +99,7 @@ impl AgentWorkers {
                 members: BTreeMap::new(),
                 listeners: Vec::new(),
                 next_standby_ns: None,
+                next_start_look_ns: 0,
             }),
             is_over: AtomicBool::new(false),
         })
@@ -216,22 +220,18 @@ impl AgentWorkers {
         let mut state = self.state();
         let State { pool, members, .. } = &mut *state;
         let is_pending = pool.flush(members.values_mut().map(|member| &mut member.process));
-        let mut is_starting = false;
-        for member in members.values().filter(|member| !member.is_ready) {
-            is_starting = true;
-            let lifetime = member.process.lifetime();
-            if lifetime.is_stopped() {
-                lifetime.end(Some("a signal stopped it before it was ready"));
-            }
-        }
         let now_ns = Clock.now_ns();
+        if state.next_start_look_ns <= now_ns {
+            state.next_start_look_ns = now_ns + IDLE_PAUSE.as_nanos() as u64;
+            state.end_stopped_starters();
+        }
         let are_standbys_due = state.next_standby_ns.is_some_and(|at_ns| at_ns <= now_ns);
         drop(state);
 
         if are_standbys_due {
             self.start_standbys();
         }
-        match is_pending || is_starting {
+        match is_pending {
             true => LOOK_PAUSE,
             false => IDLE_PAUSE,
         }
@@ -332,6 +332,16 @@ impl AgentWorkers {
 }
 
 impl State {
+    /// Ends processes that a signal stopped before they were ready.
+    fn end_stopped_starters(&self) {
+        for member in self.members.values().filter(|member| !member.is_ready) {
+            let lifetime = member.process.lifetime();
+            if lifetime.is_stopped() {
+                lifetime.end(Some("a signal stopped it before it was ready"));
+            }
+        }
+    }
+
     fn member(&mut self, worker: WorkerNumber) -> Option<&mut Member> {
         let member = self.members.get_mut(&worker.device);
         member.filter(|member| member.generation == worker.generation)
