@@ -1,0 +1,131 @@
+//! Where tokens go: a file, whose length is the position, or a pipe.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::BridgeError;
+
+/// A file or a pipe that is written.
+pub(super) struct Output {
+    name: String,
+    file: File,
+    is_stream: bool,
+    token_bytes: u64,
+    found_bytes: u64,
+    written_bytes: u64,
+}
+
+impl Output {
+    /// Opens a file to go on where its last whole token ends, or a pipe.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn open(path: &Path, token_bytes: u64) -> Result<Self, BridgeError> {
+        let is_standard = path.as_os_str() == "-";
+        let name = match is_standard {
+            true => "standard output".to_owned(),
+            false => path.display().to_string(),
+        };
+        let of_file = BridgeError::of_file(&name);
+        let opened = match is_standard {
+            true => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+            false => File::options().append(true).create(true).open(path),
+        };
+        let file = opened.map_err(&of_file)?;
+        let metadata = file.metadata().map_err(&of_file)?;
+        let is_stream = is_standard || !metadata.is_file();
+        let mut found_bytes = 0;
+        if !is_stream {
+            // A process that was killed may have left a part of a token.
+            found_bytes = metadata.len() - metadata.len() % token_bytes;
+            if found_bytes < metadata.len() {
+                file.set_len(found_bytes).map_err(&of_file)?;
+            }
+        }
+        Ok(Self {
+            name,
+            file,
+            is_stream,
+            token_bytes,
+            found_bytes,
+            written_bytes: 0,
+        })
+    }
+
+    /// What messages call it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes of whole tokens that a file had before.
+    pub(super) fn found_bytes(&self) -> u64 {
+        self.found_bytes
+    }
+
+    /// Bytes that this process has written.
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    /// Writes whole tokens.
+    ///
+    /// # Errors
+    /// What the system says, or that nobody reads any more.
+    pub(super) fn write(&mut self, tokens: &[u8]) -> Result<(), BridgeError> {
+        match self.file.write_all(tokens) {
+            Ok(()) => {
+                self.written_bytes += tokens.len() as u64;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(self.reader_gone()),
+            Err(error) => Err(BridgeError::of_file(&self.name)(error)),
+        }
+    }
+
+    fn reader_gone(&self) -> BridgeError {
+        BridgeError::ReaderGone {
+            name: self.name.clone(),
+            tokens: self.written_bytes / self.token_bytes,
+        }
+    }
+
+    /// Looks whether a pipe still has a reader, which a silent stream would not notice.
+    ///
+    /// # Errors
+    /// That it has none.
+    pub(super) fn check_reader(&self) -> Result<(), BridgeError> {
+        if !self.is_stream {
+            return Ok(());
+        }
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut poll_fds = [PollFd::new(&self.file, PollFlags::empty())];
+        // An interruption shows nothing, and it is looked again soon.
+        let is_looked_at = poll(&mut poll_fds, Some(&now)).is_ok();
+        let is_gone = poll_fds[0].revents().contains(PollFlags::ERR);
+        match is_looked_at && is_gone {
+            true => Err(self.reader_gone()),
+            false => Ok(()),
+        }
+    }
+
+    /// Hands a file's bytes to the disk.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn finish(&mut self) -> Result<(), BridgeError> {
+        match self.is_stream {
+            true => Ok(()),
+            false => self
+                .file
+                .sync_all()
+                .map_err(BridgeError::of_file(&self.name)),
+        }
+    }
+}
