@@ -29,6 +29,8 @@ const READER_LEASE: Duration = Duration::from_secs(5);
 const QUERIES: usize = 64;
 /// Sent in answer to one query, but at least a message; the reader asks again for the rest.
 const REPLY_BYTES: usize = 1 << 20;
+/// Read from a pipe at once.
+const READ_BYTES: usize = 64 << 10;
 /// Of more readers than that, those beyond are answered and not waited for.
 const MAX_READERS: usize = 1024;
 /// A reader's name is 16 digits.
@@ -179,8 +181,12 @@ impl Shared {
 enum Input {
     /// A regular file: what is published is read from the store.
     File,
-    /// A pipe, with the bytes of a message that has not come whole yet.
-    Pipe { pipe: File, partial: Vec<u8> },
+    /// A pipe, with bytes that were read and not published yet: those of `unread` from `begin` on.
+    Pipe {
+        pipe: File,
+        unread: Vec<u8>,
+        begin: usize,
+    },
 }
 
 /// What an input gave.
@@ -277,14 +283,12 @@ fn open_input(path: &Path, first: u64) -> io::Result<(Input, Store)> {
         bytes: VecDeque::new(),
         first,
     };
-    let partial = Vec::new();
-    Ok((
-        Input::Pipe {
-            pipe: file,
-            partial,
-        },
-        store,
-    ))
+    let input = Input::Pipe {
+        pipe: file,
+        unread: Vec::new(),
+        begin: 0,
+    };
+    Ok((input, store))
 }
 
 /// A name that no other run has, unless two start in the same nanosecond with the same number.
@@ -370,27 +374,19 @@ impl Sink<'_> {
     fn next_piece(&mut self) -> io::Result<Piece> {
         let message_bytes = self.shared.message_bytes;
         match &mut self.input {
-            Input::Pipe { pipe, partial } => {
-                if !wait_readable(pipe)? {
-                    return Ok(Piece::Nothing);
+            Input::Pipe {
+                pipe,
+                unread,
+                begin,
+            } => {
+                if let Some(message) = unread.get(*begin..*begin + message_bytes) {
+                    *begin += message_bytes;
+                    return Ok(Piece::Tokens(message.to_vec()));
                 }
-                let missing = (message_bytes - partial.len()) as u64;
-                let mut limited = io::Read::take(&*pipe, missing);
-                // A pipe gives what it has; the rest is waited for above, where signals are seen.
-                let mut bytes = vec![0; message_bytes - partial.len()];
-                let read = match limited.read(&mut bytes) {
-                    Ok(read) => read,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                        return Ok(Piece::Nothing);
-                    }
-                    Err(error) => return Err(error),
-                };
-                partial.extend_from_slice(&bytes[..read]);
-                match read {
-                    0 => Ok(self.last_piece(Vec::new())),
-                    _ if partial.len() == message_bytes => {
-                        Ok(Piece::Tokens(std::mem::take(partial)))
-                    }
+                unread.drain(..*begin);
+                *begin = 0;
+                match read_some(pipe, unread, message_bytes)? {
+                    Some(0) => Ok(self.last_piece(Vec::new())),
                     _ => Ok(Piece::Nothing),
                 }
             }
@@ -414,7 +410,7 @@ impl Sink<'_> {
     /// The input has ended with these bytes, or those that its pipe has left.
     fn last_piece(&mut self, file_bytes: Vec<u8>) -> Piece {
         let mut bytes = match &mut self.input {
-            Input::Pipe { partial, .. } => std::mem::take(partial),
+            Input::Pipe { unread, .. } => std::mem::take(unread),
             Input::File => file_bytes,
         };
         let cut_bytes = bytes.len() % self.args.token_bytes as usize;
@@ -487,6 +483,23 @@ impl Sink<'_> {
         if !self.args.network.quiet {
             eprintln!("zbmd-zenoh: {text}");
         }
+    }
+}
+
+/// Reads what a pipe has, at most a message and some more; how much that was, 0 at its end, `None` if there is nothing now.
+fn read_some(pipe: &File, to: &mut Vec<u8>, message_bytes: usize) -> io::Result<Option<usize>> {
+    if !wait_readable(pipe)? {
+        return Ok(None);
+    }
+    let found_bytes = to.len();
+    to.resize(found_bytes + message_bytes.max(READ_BYTES), 0);
+    let mut readable = pipe;
+    let result = readable.read(&mut to[found_bytes..]);
+    to.truncate(found_bytes + result.as_ref().map_or(0, |length| *length));
+    match result {
+        Ok(length) => Ok(Some(length)),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

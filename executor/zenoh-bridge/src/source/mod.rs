@@ -29,8 +29,9 @@ const TICK: Duration = Duration::from_millis(50);
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// A question that brought nothing is asked again no sooner.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// How often a sink is told how far this reader is.
+/// A sink is told how far this reader is so often, or after so many bytes.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
+const REPORT_BYTES: u64 = 256 << 10;
 /// A question that has no answer by then is asked again.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// What stands before the data of a message of ROS 2.
@@ -146,6 +147,16 @@ pub fn read_from_zenoh(args: &SourceArgs) -> Result<(), BridgeError> {
     };
     source.ask(Kind::Want)?;
     let result = source.read_all(&arrivals);
+    // What was taken before something went wrong is right.
+    let result = result
+        .and_then(|()| source.output.finish())
+        .or_else(|error| {
+            match error {
+                BridgeError::ReaderGone { .. } | BridgeError::File { .. } => {}
+                _ => source.output.flush()?,
+            }
+            Err(error)
+        });
     source.summarise();
 
     // Threads of Zenoh that wait for room in the queue see that nobody reads any more.
@@ -166,7 +177,13 @@ impl Source<'_> {
     fn read_all(&mut self, arrivals: &Receiver<Arrival>) -> Result<(), BridgeError> {
         let mut last_look = Instant::now();
         loop {
-            let arrival = arrivals.recv_timeout(TICK);
+            let arrival = match arrivals.try_recv() {
+                Ok(arrival) => Ok(arrival),
+                Err(_) => {
+                    self.output.flush()?;
+                    arrivals.recv_timeout(TICK)
+                }
+            };
             if is_interrupted() {
                 return Err(BridgeError::Interrupted);
             }
@@ -186,7 +203,7 @@ impl Source<'_> {
                     .ended_until
                     .is_some_and(|until| Instant::now() >= until)
             {
-                return self.output.finish();
+                return Ok(());
             }
             if last_look.elapsed() >= TICK {
                 last_look = Instant::now();
@@ -283,8 +300,10 @@ impl Source<'_> {
         if self.asked.is_none() && lacks_something && may_ask {
             return self.ask(Kind::Want);
         }
-        let has_news = self.assembly.next != self.reported;
-        match has_news && self.last_report.elapsed() >= REPORT_EVERY {
+        let [next, reported] = [self.assembly.next, self.reported].map(Option::unwrap_or_default);
+        let new_bytes = next.saturating_sub(reported);
+        let is_due = new_bytes > 0 && self.last_report.elapsed() >= REPORT_EVERY;
+        match is_due || new_bytes >= REPORT_BYTES {
             true => self.ask(Kind::Have),
             false => Ok(()),
         }
@@ -327,6 +346,8 @@ impl Source<'_> {
         let Some(offset) = self.assembly.next else {
             return Ok(());
         };
+        // The sink may forget what is before the offset.
+        self.output.flush()?;
         let run = self.assembly.run.clone();
         let attachment = Position { kind, offset, run }.encode();
         let question = self

@@ -9,6 +9,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::BridgeError;
 
+/// Tokens are written when they are so many, or when no more wait to be taken.
+const WRITE_BYTES: usize = 64 << 10;
+
 /// A file or a pipe that is written.
 pub(super) struct Output {
     name: String,
@@ -17,6 +20,8 @@ pub(super) struct Output {
     token_bytes: u64,
     found_bytes: u64,
     written_bytes: u64,
+    /// Whole tokens that are written together with those that follow.
+    waiting: Vec<u8>,
 }
 
 impl Output {
@@ -53,6 +58,7 @@ impl Output {
             token_bytes,
             found_bytes,
             written_bytes: 0,
+            waiting: Vec::new(),
         })
     }
 
@@ -71,14 +77,29 @@ impl Output {
         self.written_bytes
     }
 
-    /// Writes whole tokens.
+    /// Takes whole tokens, which are written by [`Self::flush`], or once there are many.
     ///
     /// # Errors
     /// What the system says, or that nobody reads any more.
     pub(super) fn write(&mut self, tokens: &[u8]) -> Result<(), BridgeError> {
-        match self.file.write_all(tokens) {
+        self.waiting.extend_from_slice(tokens);
+        match self.waiting.len() < WRITE_BYTES {
+            true => Ok(()),
+            false => self.flush(),
+        }
+    }
+
+    /// Writes what waits.
+    ///
+    /// # Errors
+    /// What the system says, or that nobody reads any more.
+    pub(super) fn flush(&mut self) -> Result<(), BridgeError> {
+        let result = self.file.write_all(&self.waiting);
+        let length = self.waiting.len() as u64;
+        self.waiting.clear();
+        match result {
             Ok(()) => {
-                self.written_bytes += tokens.len() as u64;
+                self.written_bytes += length;
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(self.reader_gone()),
@@ -115,11 +136,12 @@ impl Output {
         }
     }
 
-    /// Hands a file's bytes to the disk.
+    /// Writes what waits, and hands a file's bytes to the disk.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says, or that nobody reads any more.
     pub(super) fn finish(&mut self) -> Result<(), BridgeError> {
+        self.flush()?;
         match self.is_stream {
             true => Ok(()),
             false => self
