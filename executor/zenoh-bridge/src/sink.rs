@@ -41,6 +41,8 @@ struct Reader {
     /// It has everything before this offset.
     offset: u64,
     heard: Instant,
+    /// It has everything, and was told that this is all: it may go.
+    knows_end: bool,
 }
 
 struct State {
@@ -113,14 +115,18 @@ impl Shared {
         if question.run.as_ref().is_some_and(|run| *run != self.run) {
             return Ok(());
         }
-        self.note_reader(query, question.offset)?;
-        if question.kind == Kind::Want {
-            self.send_from(query, question.offset)?;
+        let reader_name = self.note_reader(query, question.offset)?;
+        if question.kind == Kind::Want && self.send_from(query, question.offset)? {
+            if let Some(reader) = self.state().readers.get_mut(&reader_name) {
+                reader.knows_end = true;
+            }
+            self.changed.notify_all();
         }
         Ok(())
     }
 
-    fn note_reader(&self, query: &Query, offset: u64) -> Result<(), String> {
+    /// Notes how far a reader is; its name.
+    fn note_reader(&self, query: &Query, offset: u64) -> Result<String, String> {
         let payload = query.payload().map(|bytes| bytes.to_bytes());
         let name_bytes = payload.as_deref().unwrap_or_default();
         if name_bytes.is_empty() || name_bytes.len() > MAX_READER_BYTES {
@@ -133,19 +139,24 @@ impl Shared {
         let mut state = self.state();
         state.forget_silent_readers();
         if state.readers.len() < MAX_READERS || state.readers.contains_key(&name) {
-            let heard = Instant::now();
-            state.readers.insert(name, Reader { offset, heard });
+            let reader = Reader {
+                offset,
+                heard: Instant::now(),
+                knows_end: false,
+            };
+            state.readers.insert(name.clone(), reader);
         }
         self.changed.notify_all();
-        Ok(())
+        Ok(name)
     }
 
-    /// Sends what follows `offset` to one reader: messages, the end, or where what is kept begins.
-    fn send_from(&self, query: &Query, offset: u64) -> Result<(), String> {
+    /// Sends what follows `offset` to one reader: messages, the end, or where what is kept begins. Whether it was the end.
+    fn send_from(&self, query: &Query, offset: u64) -> Result<bool, String> {
+        let asked_offset = offset;
         let mut offset = offset;
         let max_offset = offset.saturating_add(REPLY_BYTES.max(self.message_bytes) as u64);
         loop {
-            let (kind, bytes) = {
+            let (kind, attachment, bytes) = {
                 let mut state = self.state();
                 let left_bytes = state.published.saturating_sub(offset);
                 let length = usize::try_from(left_bytes).unwrap_or(usize::MAX);
@@ -154,7 +165,8 @@ impl Shared {
                 state.resent_bytes += bytes.len() as u64;
                 let kind = match () {
                     () if offset < state.store.first() => Kind::First,
-                    () if state.is_ended && offset == state.published => Kind::End,
+                    // Only who has everything is told: it may go then, and has said so.
+                    () if state.is_ended && asked_offset == state.published => Kind::End,
                     () => Kind::Data,
                 };
                 let offset_said = match kind {
@@ -162,16 +174,17 @@ impl Shared {
                     _ => offset,
                 };
                 if kind == Kind::Data && bytes.is_empty() {
-                    return Ok(());
+                    return Ok(false);
                 }
-                (self.position(kind, offset_said), bytes)
+                let attachment = self.position(kind, offset_said);
+                (kind, attachment, bytes)
             };
             let length = bytes.len() as u64;
-            let reply = query.reply(&self.key, bytes).attachment(kind);
+            let reply = query.reply(&self.key, bytes).attachment(attachment);
             reply.wait().map_err(|error| error.to_string())?;
             offset = offset.saturating_add(length);
             if length == 0 || offset >= max_offset {
-                return Ok(());
+                return Ok(kind == Kind::End);
             }
         }
     }
@@ -455,8 +468,10 @@ impl Sink<'_> {
         let readers = self.args.readers;
         if readers > 0 {
             let have_all = |state: &mut State| {
-                let done = state.readers.values().filter(|reader| reader.offset == end);
-                done.count() >= readers
+                let has_all = |reader: &&Reader| {
+                    reader.knows_end || (!state.is_ended && reader.offset == end)
+                };
+                state.readers.values().filter(has_all).count() >= readers
             };
             self.shared.wait_until(have_all)?;
         }
