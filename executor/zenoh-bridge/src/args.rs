@@ -110,7 +110,7 @@ pub struct SourceArgs {
     #[arg(long)]
     pub lossy: bool,
     /// Samples are messages of ROS 2 of a fixed size: check and remove the four bytes before the data of each.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "run")]
     pub cdr: bool,
     /// The network.
     #[command(flatten)]

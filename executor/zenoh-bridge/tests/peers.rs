@@ -273,7 +273,7 @@ fn another_run_and_mixed_publishers_are_refused() {
             None,
             data(0, "a"),
             &[],
-            "is of run `a`, and those before have no position",
+            "is of run `a`, and samples without a position are read here",
         ),
         (
             data(0, "a"),
@@ -327,7 +327,13 @@ fn a_topic_of_ros_2_is_read_without_its_headers() {
     ];
     let mut source = Bridge::start(&words, Stdio::null(), Stdio::piped());
     let received = source.read_output();
+    // What a bridge asks its sinks would be a call of a service.
+    let service = node
+        .declare_queryable("0/imu/acceleration/**")
+        .wait()
+        .expect("a key");
     let publisher = publisher(&node, TOPIC);
+    std::thread::sleep(Duration::from_millis(1500));
     let mut sent = Vec::new();
     for number in 1..=100_i64 {
         let vector = [number as f64, -0.5, 9.81].map(f64::to_le_bytes).concat();
@@ -343,6 +349,10 @@ fn a_topic_of_ros_2_is_read_without_its_headers() {
     let expect = "begins with [00, 00, 00, 00], and --cdr expects [00, 01]";
     source.wait().expect(6, expect);
     assert!(received.join().expect("read") == sent, "other bytes");
+    assert!(
+        service.try_recv().expect("open").is_none(),
+        "a service was called"
+    );
     drop(router);
 }
 
@@ -550,7 +560,7 @@ fn command_lines_that_cannot_work_say_why() {
         (
             &["source", "a", &bytes, "--token-bytes", "4"],
             2,
-            "has 8 bytes already: say with --run",
+            "has 10 bytes already: say with --run",
         ),
         (&["source", "a", "--config", &config], 2, "--config"),
         (&["source", "a", "--config", &missing], 2, "--config"),
@@ -583,4 +593,9 @@ fn command_lines_that_cannot_work_say_why() {
         bridge.wait().expect(code, expect);
     }
     drop(taken);
+    assert_eq!(
+        fs::read(&bytes).expect("there"),
+        [0; 10],
+        "refused, and changed"
+    );
 }

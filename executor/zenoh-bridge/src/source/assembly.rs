@@ -54,6 +54,11 @@ impl Assembly {
         }
     }
 
+    /// Only samples without positions are read.
+    pub(super) fn expect_plain_samples(&mut self) {
+        self.has_positions = Some(false);
+    }
+
     /// Whether samples without positions are read: there is nobody to be asked for more.
     pub(super) fn is_plain(&self) -> bool {
         self.has_positions == Some(false)
@@ -121,7 +126,7 @@ impl Assembly {
         };
         if self.has_positions == Some(false) {
             return Err(format!(
-                "is of run `{found}`, and those before have no position: read bridges and other publishers on different keys"
+                "is of run `{found}`, and samples without a position are read here: read bridges and other publishers on different keys"
             ));
         }
         match &self.run {
@@ -340,7 +345,10 @@ mod tests {
         assert_eq!(stream.plain_sample(8), Ok(()));
         assert!(stream.is_plain());
         let error = feed(&mut stream, 0, 4).expect_err("mixed");
-        assert!(error.contains("those before have no position"), "{error}");
+        assert!(
+            error.contains("samples without a position are read here"),
+            "{error}"
+        );
     }
 
     #[test]

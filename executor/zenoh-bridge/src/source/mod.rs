@@ -102,7 +102,7 @@ pub fn read_from_zenoh(args: &SourceArgs) -> Result<(), BridgeError> {
     let output = Output::open(&args.output, token_bytes)?;
     let next = match (first, output.found_bytes()) {
         (first, 0) => first,
-        (Some(first), found_bytes) if args.run.is_some() => first.checked_add(found_bytes),
+        (Some(first), _) if args.run.is_some() => first.checked_add(output.whole_bytes()),
         _ => {
             return Err(BridgeError::Usage(format!(
                 "{} has {} bytes already: say with --run which run they are of, without --from now, or remove it",
@@ -113,6 +113,7 @@ pub fn read_from_zenoh(args: &SourceArgs) -> Result<(), BridgeError> {
     };
 
     let session = session::open(&args.network)?;
+    output.cut_partial_token()?;
     let (sender, arrivals) = sync_channel(QUEUE_MESSAGES);
     let sample_sender = sender.clone();
     let subscriber = session
@@ -124,6 +125,11 @@ pub fn read_from_zenoh(args: &SourceArgs) -> Result<(), BridgeError> {
         .wait()
         .map_err(BridgeError::of_zenoh("the subscription"))?;
 
+    let mut assembly = Assembly::new(args.run.clone(), next, token_bytes);
+    if args.cdr {
+        // Services of ROS 2 would take questions for calls of theirs.
+        assembly.expect_plain_samples();
+    }
     let now = Instant::now();
     let mut source = Source {
         args,
@@ -131,7 +137,7 @@ pub fn read_from_zenoh(args: &SourceArgs) -> Result<(), BridgeError> {
         key,
         sender,
         output,
-        assembly: Assembly::new(args.run.clone(), next, token_bytes),
+        assembly,
         reader_name: format!("{:016x}", reader_number()),
         asked: None,
         last_asked: now,
@@ -145,8 +151,11 @@ pub fn read_from_zenoh(args: &SourceArgs) -> Result<(), BridgeError> {
         messages: 0,
         deletions: 0,
     };
-    source.ask(Kind::Want)?;
-    let result = source.read_all(&arrivals);
+    let begun = match source.assembly.is_plain() {
+        true => Ok(()),
+        false => source.ask(Kind::Want),
+    };
+    let result = begun.and_then(|()| source.read_all(&arrivals));
     // What was taken before something went wrong is right.
     let result = result
         .and_then(|()| source.output.finish())
@@ -335,7 +344,8 @@ impl Source<'_> {
         if !self.args.lossy {
             return Err(gap);
         }
-        self.say(&gap.to_string());
+        // With --quiet too: nothing is lost in silence.
+        eprintln!("zbmd-zenoh: {gap}");
         self.assembly.give_up_missing(self.first_kept);
         self.missing_since = None;
         self.first_kept = None;

@@ -25,7 +25,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Opens a file to go on where its last whole token ends, or a pipe.
+    /// Opens a file to be gone on with, or a pipe. Nothing of a file is changed yet.
     ///
     /// # Errors
     /// What the system says.
@@ -43,14 +43,10 @@ impl Output {
         let file = opened.map_err(&of_file)?;
         let metadata = file.metadata().map_err(&of_file)?;
         let is_stream = is_standard || !metadata.is_file();
-        let mut found_bytes = 0;
-        if !is_stream {
-            // A process that was killed may have left a part of a token.
-            found_bytes = metadata.len() - metadata.len() % token_bytes;
-            if found_bytes < metadata.len() {
-                file.set_len(found_bytes).map_err(&of_file)?;
-            }
-        }
+        let found_bytes = match is_stream {
+            true => 0,
+            false => metadata.len(),
+        };
         Ok(Self {
             name,
             file,
@@ -67,9 +63,28 @@ impl Output {
         &self.name
     }
 
-    /// Bytes of whole tokens that a file had before.
+    /// Bytes that a file had before.
     pub(super) fn found_bytes(&self) -> u64 {
         self.found_bytes
+    }
+
+    /// Of those, the bytes of whole tokens.
+    pub(super) fn whole_bytes(&self) -> u64 {
+        self.found_bytes - self.found_bytes % self.token_bytes
+    }
+
+    /// Cuts off a part of a token, which a process that was killed may have left.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn cut_partial_token(&self) -> Result<(), BridgeError> {
+        match self.whole_bytes() < self.found_bytes {
+            true => self
+                .file
+                .set_len(self.whole_bytes())
+                .map_err(BridgeError::of_file(&self.name)),
+            false => Ok(()),
+        }
     }
 
     /// Bytes that this process has written.
