@@ -165,12 +165,13 @@ impl Shared {
                 state.resent_bytes += bytes.len() as u64;
                 let kind = match () {
                     () if offset < state.store.first() => Kind::First,
-                    // Only who has everything is told: it may go then, and has said so.
-                    () if state.is_ended && asked_offset == state.published => Kind::End,
+                    // Only who has everything is told: it may go then, and has said so. Who has more has another stream.
+                    () if state.is_ended && asked_offset >= state.published => Kind::End,
                     () => Kind::Data,
                 };
                 let offset_said = match kind {
                     Kind::First => state.store.first(),
+                    Kind::End => state.published,
                     _ => offset,
                 };
                 if kind == Kind::Data && bytes.is_empty() {

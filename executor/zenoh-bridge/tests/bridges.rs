@@ -370,3 +370,45 @@ fn what_a_pipe_has_not_kept_is_a_gap() {
     ended.expect(0, &format!("{} lost", (5 << 10) - (received.len() >> 10)));
     assert!(received == random_bytes(7, 5 << 20)[(5 << 20) - received.len()..]);
 }
+
+#[test]
+fn a_file_that_is_longer_than_its_run_is_of_another_one() {
+    let at = endpoint(free_port());
+    let folder = tempfile::tempdir().expect("a folder");
+    let [from, to] = ["out.bin", "in.bin"].map(|name| folder.path().join(name));
+    fs::write(&from, [1; 400]).expect("written");
+    fs::write(&to, [2; 801]).expect("written");
+    let words = [
+        "sink",
+        "test/longer",
+        text(&from),
+        "--token-bytes",
+        "4",
+        "--run",
+        "r",
+        "--readers",
+        "1",
+        "--listen",
+        &at,
+    ];
+    let sink = Bridge::start(&words, Stdio::null(), Stdio::null());
+    let words = [
+        "source",
+        "test/longer",
+        text(&to),
+        "--token-bytes",
+        "4",
+        "--run",
+        "r",
+        "--connect",
+        &at,
+    ];
+    let source = Bridge::start(&words, Stdio::null(), Stdio::null());
+    let expect = "says that the run ends at byte 400, and 800 bytes of it were read";
+    source.wait().expect(6, expect);
+    // A part of a token was cut off, and nothing else.
+    assert_eq!(fs::read(&to).expect("there"), [2; 800]);
+    // It waits for one that has this run's tokens.
+    sink.signal("TERM");
+    sink.wait().expect(130, "100 tokens of run `r`");
+}

@@ -424,6 +424,69 @@ fn questions_that_are_nonsense_change_nothing() {
     ended.expect(0, "is not answered: its reader's name has 65 bytes");
 }
 
+/// The positions of the replies to a question.
+fn replies_to(session: &Session, kind: Kind, offset: u64) -> Vec<Position> {
+    let (sender, replies) = channel();
+    session
+        .get(KEY)
+        .consolidation(zenoh::query::ConsolidationMode::None)
+        .payload("reader")
+        .attachment(position(kind, offset, "r"))
+        .callback(move |reply| {
+            let sample = reply.into_result().expect("an answer");
+            let bytes = sample.attachment().expect("a position").to_bytes();
+            let position = Position::read(&bytes).expect("whole");
+            let _ = sender.send(position.expect("of a bridge"));
+        })
+        .wait()
+        .expect("asked");
+    replies.iter().collect()
+}
+
+#[test]
+fn a_reader_is_told_the_end_when_it_has_all_or_more() {
+    for (asked, expect) in [(40, 40), (80, 40), (u64::MAX, 40)] {
+        let port = free_port();
+        let session = listen("peer", port);
+        let subscriber = session.declare_subscriber(KEY).wait().expect("a key");
+        let words = [
+            "sink",
+            KEY,
+            "--token-bytes",
+            "4",
+            "--run",
+            "r",
+            "--readers",
+            "1",
+            "--connect",
+            &endpoint(port),
+        ];
+        let mut sink = Bridge::start(&words, Stdio::piped(), Stdio::null());
+        sink.feed(vec![7; 40]);
+        // It begins when somebody reads, publishes ten messages and the end, and waits.
+        wait_until("it begins", || {
+            replies_to(&session, Kind::Have, 0);
+            subscriber.try_recv().expect("open").is_some()
+        });
+        for _ in 0..10 {
+            let sample = subscriber.recv_timeout(Duration::from_secs(10));
+            sample.expect("open").expect("the rest and the end");
+        }
+        let replies = replies_to(&session, Kind::Want, 0);
+        assert!(replies.iter().all(|reply| reply.kind == Kind::Data));
+        assert_eq!(replies.len(), 10, "no end yet: it may not have them");
+        assert!(sink.is_running());
+
+        let replies = replies_to(&session, Kind::Want, asked);
+        let found: Vec<_> = replies
+            .iter()
+            .map(|reply| (reply.kind, reply.offset))
+            .collect();
+        assert_eq!(found, [(Kind::End, expect)]);
+        sink.wait().expect(0, "10 tokens of run `r`");
+    }
+}
+
 #[test]
 fn a_source_whose_reader_is_gone_ends_also_without_a_sample() {
     let port = free_port();
