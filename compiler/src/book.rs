@@ -44,6 +44,9 @@ pub mod ticks {}
 #[doc = include_str!("../docs/live.md")]
 pub mod live {}
 
+#[doc = include_str!("../docs/zenoh.md")]
+pub mod zenoh {}
+
 #[doc = include_str!("../docs/gpus.md")]
 pub mod gpus {}
 
