@@ -25,6 +25,8 @@ mod linux {
     use zbmd_wire::monotonic_ns;
 
     const TOKENS: i64 = 200;
+    /// A thousand processes on few cores are slow to begin.
+    const PATIENT: &str = r#"Supervision(start: "60s", join: "20s")"#;
     const MAX_FILTERS: usize = 48;
     const RATE_PER_S: u64 = 100_000;
     const BLOCK: u64 = 1_000;
@@ -78,6 +80,10 @@ mod linux {
 
         let mut command = runs.run(program);
         command.args(["--isolation", isolation]);
+        if isolation == "processes" {
+            std::fs::write(runs.folder.join("patient.ron"), PATIENT).expect("written");
+            command.arg("--supervise=patient.ron");
+        }
         let begun = Instant::now();
         let mut run = RunProcess::start(command);
         run.wait_until("output", || bytes_in(&output) > 0);
