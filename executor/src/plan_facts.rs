@@ -3,8 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use zbmd_ir::{ActorId, BufferId, ChannelId, DeviceId, Graph, Plan, RingId, TiVec};
+use zbmd_ir::{ActorId, BufferId, ChannelId, DeviceId, Graph, Plan};
+#[cfg(hosts)]
+use zbmd_ir::{RingId, TiVec};
 
+#[cfg(hosts)]
 use crate::transport::checksum::{self, Sends};
 use crate::worker::border;
 
@@ -16,7 +19,8 @@ pub(crate) struct PlanFacts {
     pub has_chunks: bool,
     /// See [`border::keepers`].
     pub keepers: Vec<BufferId>,
-    /// What each `Send` of a ring copies.
+    /// What each `Send` of a ring copies: both ends of a wire know it.
+    #[cfg(hosts)]
     pub sends: TiVec<RingId, Sends>,
 }
 
@@ -31,6 +35,7 @@ impl PlanFacts {
             over: in_place_pairs.map(|pair| pair.actor).collect(),
             has_chunks: plan.buffers.iter().any(|buffer| buffer.is_chunked()),
             keepers: border::keepers(graph, plan),
+            #[cfg(hosts)]
             sends: checksum::sends(plan),
         }
     }
