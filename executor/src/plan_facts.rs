@@ -2,13 +2,11 @@
 //! thousand calendars would take longer to begin than all else.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use zbmd_ir::{ActorId, BufferId, ChannelId, DeviceId, Graph, Plan};
-#[cfg(hosts)]
-use zbmd_ir::{RingId, TiVec};
 
-#[cfg(hosts)]
-use crate::transport::checksum::{self, Sends};
+use crate::transport::checksum::{Sums, sums_of};
 use crate::worker::border;
 
 /// See above.
@@ -19,9 +17,7 @@ pub(crate) struct PlanFacts {
     pub has_chunks: bool,
     /// See [`border::keepers`].
     pub keepers: Vec<BufferId>,
-    /// What each `Send` of a ring copies: both ends of a wire know it.
-    #[cfg(hosts)]
-    pub sends: TiVec<RingId, Sends>,
+    sums: OnceLock<Sums>,
 }
 
 impl PlanFacts {
@@ -35,8 +31,12 @@ impl PlanFacts {
             over: in_place_pairs.map(|pair| pair.actor).collect(),
             has_chunks: plan.buffers.iter().any(|buffer| buffer.is_chunked()),
             keepers: border::keepers(graph, plan),
-            #[cfg(hosts)]
-            sends: checksum::sends(plan),
+            sums: OnceLock::new(),
         }
+    }
+
+    /// What each `Send` of the plan copies, and where its checksum is. Not all runs want that.
+    pub(crate) fn sums(&self, plan: &Plan) -> &Sums {
+        self.sums.get_or_init(|| sums_of(plan))
     }
 }

@@ -537,16 +537,15 @@ impl WorkerPool {
         self.left_behind.retain(|thread| !thread.is_finished());
 
         for (calendar, part) in parts.into_iter().enumerate() {
-            match part {
-                Some(prepared) => {
-                    if let Err(error) = self.begin_thread(spec, calendar, prepared, watchdogs) {
-                        epoch.stop();
-                        return Err(EngineError::Thread(error));
-                    }
-                }
-                None => self.begin_process(spec, calendar, epoch, watchdogs),
+            if let Some(prepared) = part
+                && let Err(error) = self.begin_thread(spec, calendar, prepared, watchdogs)
+            {
+                epoch.stop();
+                return Err(EngineError::Thread(error));
             }
         }
+        #[cfg(target_os = "linux")]
+        self.begin_processes(spec, epoch, watchdogs);
 
         #[cfg(hosts)]
         if let Some(hosts) = &self.hosts {
@@ -620,41 +619,42 @@ impl WorkerPool {
         Ok(())
     }
 
+    /// Lets the workers of an epoch begin that are processes of this host.
     #[cfg(target_os = "linux")]
-    fn begin_process(
+    fn begin_processes(
         &mut self,
         spec: &EpochSpec,
-        calendar: usize,
         epoch: &EpochMemory,
         watchdogs: &EpochWatchdogs,
     ) {
+        if !self.has_processes() {
+            return;
+        }
         #[cfg(hosts)]
         let wiring = self.wiring(spec);
-        let member = self.members.get_mut(&spec.devices[calendar]);
-        let Some(PoolMember {
-            handle: WorkerHandle::Process(process),
-            ..
-        }) = member
-        else {
-            return;
-        };
-        let begun = process.begin(&EpochPart {
-            spec,
-            calendar,
-            epoch,
-            watchdogs,
-            #[cfg(hosts)]
-            places: wiring.as_ref().map(|wiring| &wiring.places),
-            #[cfg(hosts)]
-            decisions: None,
-        });
-        if let Err(error) = begun {
-            process.lifetime().end(Some(&error.to_string()));
+        for (calendar, device) in spec.devices.iter().enumerate() {
+            let Some(PoolMember {
+                handle: WorkerHandle::Process(process),
+                ..
+            }) = self.members.get_mut(device)
+            else {
+                continue;
+            };
+            let begun = process.begin(&EpochPart {
+                spec,
+                calendar,
+                epoch,
+                watchdogs,
+                #[cfg(hosts)]
+                places: wiring.as_ref().map(|wiring| &wiring.places),
+                #[cfg(hosts)]
+                decisions: None,
+            });
+            if let Err(error) = begun {
+                process.lifetime().end(Some(&error.to_string()));
+            }
         }
     }
-
-    #[cfg(not(target_os = "linux"))]
-    fn begin_process(&mut self, _: &EpochSpec, _: usize, _: &EpochMemory, _: &EpochWatchdogs) {}
 
     /// Makes sure that a process stands by for each worker that is one, if any are to. Called when one of them is gone, and
     /// when [`Self::next_standby_ns`] has come.

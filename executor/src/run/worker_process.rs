@@ -64,23 +64,26 @@ pub fn serve_if_worker(registry: &Registry) {
 
 /// A worker's work, or that of a nursery, whose children do a worker's.
 fn serve_or_nurse(socket: UnixStream, registry: &Registry) -> io::Result<()> {
-    let Some((first_request, files)) = wire::receive::<WorkerRequest>(&socket)? else {
+    let Some(first) = wire::receive::<WorkerRequest>(&socket)? else {
         return Ok(());
     };
-    if !matches!(first_request, WorkerRequest::Nurse) {
-        return serve(&socket, registry, Some((first_request, files)), None);
+    if !matches!(first.0, WorkerRequest::Nurse) {
+        return serve(&socket, registry, first, None);
     }
 
     take_name();
-    let bundle = files.into_iter().next();
+    let bundle = first.1.into_iter().next();
     let bundle = bundle.ok_or(io::ErrorKind::InvalidData)?;
     let engine = at_low_priority(|| open_bundle(&bundle, registry)).map_err(io::Error::other)?;
     for loaded in engine.modes.iter() {
         // Shared by all.
         loaded.facts(loaded.main);
     }
-    match nurse(socket)? {
-        Some(worker_socket) => serve(&worker_socket, registry, None, Some(engine.modes)),
+    let Some(worker_socket) = nurse(socket)? else {
+        return Ok(());
+    };
+    match wire::receive::<WorkerRequest>(&worker_socket)? {
+        Some(first) => serve(&worker_socket, registry, first, Some(engine.modes)),
         None => Ok(()),
     }
 }
@@ -101,12 +104,12 @@ type ReplySocket = Mutex<UnixStream>;
 /// A request with its files.
 type Received = (WorkerRequest, Vec<OwnedFd>);
 
-/// Does what is asked of a worker, beginning with the `first` request if that has come, until nobody asks any more. `modes` are
-/// those of the first bundle, if they are loaded already.
+/// Does what is asked of a worker, beginning with `first`, until nobody asks any more. `modes` are those of the first bundle, if they
+/// are loaded already.
 fn serve(
     socket: &UnixStream,
     registry: &Registry,
-    mut first: Option<Received>,
+    first: Received,
     mut modes: Option<Arc<LoadedModes>>,
 ) -> io::Result<()> {
     let replies = Arc::new(Mutex::new(socket.try_clone()?));
@@ -114,124 +117,162 @@ fn serve(
     let mut open_program: Option<OpenProgram> = None;
     let mut mapped_arenas = MappedArenas::default();
 
-    loop {
-        let received = match first.take() {
-            Some(first) => Some(first),
-            None => wire::receive::<WorkerRequest>(socket)?,
-        };
-        let Some((request, files)) = received else {
-            return Ok(());
-        };
-        let mut received_files = files.into_iter();
-
+    let mut received = Some(first);
+    while let Some((request, files)) = received {
         match request {
             WorkerRequest::Nurse => return Err(io::ErrorKind::InvalidData.into()),
-            WorkerRequest::Open {
-                queues,
-                options,
-                device,
-                life_lock,
-                #[cfg(hosts)]
-                network,
-            } => {
-                let bundle = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
-                let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
-                if let Some(number) = life_lock
-                    && let Some(locks) = received_files.next()
-                {
-                    // Without it the end of the socket tells that this process has ended, only later.
-                    let _ = hold_life_lock(locks, number);
-                }
-                let loaded = match modes.take() {
+            open @ WorkerRequest::Open { .. } => {
+                let load = |bundle: &OwnedFd, device| match modes.take() {
                     Some(modes) => Ok(modes),
-                    None => load_modes(&bundle, registry, device, &gpus),
+                    None => load_modes(bundle, registry, device, &gpus),
                 };
-                let modes = match loaded {
-                    Ok(modes) => modes,
+                let program = match OpenProgram::open(open, files, load)? {
+                    Ok(program) => program,
                     Err(exit) => return send_reply(&replies, &WorkerReply::Leaving(exit)),
                 };
-                if options.realtime
-                    && let Err(error) = lock_memory()
-                {
-                    let exit = WorkerExit::Unfit(error.to_string());
-                    return send_reply(&replies, &WorkerReply::Leaving(exit));
-                }
                 // Another program may have no use for them.
                 mapped_arenas = MappedArenas::default();
-                // SAFETY: the supervising process is this very program, and made it for these queues.
-                #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
-                let session_memory = unsafe { SessionMemory::find(memory_fd, &queues) }?;
-                #[cfg(hosts)]
-                let network = match network.map(NetworkTerms::open).transpose() {
-                    Ok(network) => network.map(Arc::new),
-                    Err(why) => {
-                        let exit = WorkerExit::Unfit(why);
-                        return send_reply(&replies, &WorkerReply::Leaving(exit));
-                    }
-                };
-                #[cfg(hosts)]
-                let port = network
-                    .as_ref()
-                    .map(|network| network.switchboard.address().port());
-                #[cfg(not(hosts))]
-                let port = None;
-                open_program = Some(OpenProgram {
-                    modes,
-                    session_memory: Arc::new(session_memory),
-                    options,
-                    #[cfg(hosts)]
-                    network,
-                });
+                let port = program.port();
+                open_program = Some(program);
                 send_reply(&replies, &WorkerReply::Ready { port })?;
             }
-            WorkerRequest::Begin {
-                spec,
-                calendar,
-                memory_number,
-                lease_ns,
-                #[cfg(hosts)]
-                places,
-            } => {
+            begin @ WorkerRequest::Begin { .. } => {
                 let program = open_program.clone().ok_or(io::ErrorKind::InvalidData)?;
-                let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
-                #[cfg(hosts)]
-                let wired = match places {
-                    Some(places) => Some(WiredPart::take(&program, places, &mut received_files)?),
-                    None => None,
-                };
-                let timer_fd = received_files.next();
-                let heartbeat = timer_fd.and_then(|fd| WorkerHeartbeat::from_fd(fd, lease_ns));
-                let loaded = program.modes.get(spec.mode).cloned();
-                let loaded = loaded.ok_or(io::ErrorKind::InvalidData)?;
-                let arena = match program.modes.are_several() {
-                    true => mapped_arenas.map(memory_number, memory_fd)?,
-                    false => Arc::new(Arena::map(memory_fd)?),
-                };
-                let epoch = find_epoch(&loaded, Arc::clone(&arena), &spec)?;
-                let epoch_memory = Arc::new(epoch);
-                #[cfg_attr(not(hosts), expect(unused_mut, reason = "only wires are added to it"))]
-                let mut job = WorkerJob {
-                    spec: Arc::new(spec),
-                    calendar,
-                    session_memory: program.session_memory,
-                    epoch: Arc::clone(&epoch_memory),
-                    options: program.options,
-                    gpus: Arc::clone(&gpus),
-                    #[cfg(hosts)]
-                    wiring: None,
-                };
-                #[cfg(hosts)]
-                if let Some(wired) = wired {
-                    wired.add_to(&mut job);
-                }
-                let job_replies = Arc::clone(&replies);
-                std::thread::Builder::new()
-                    .name(format!("zbmd calendar {calendar}"))
-                    .spawn(move || run_job(&loaded, job, heartbeat, &job_replies))?;
-                // Only now, so that nobody waits for it.
-                epoch_memory.make_present(false);
+                program.begin(begin, files, &mut mapped_arenas, &gpus, &replies)?;
             }
         }
+        received = wire::receive::<WorkerRequest>(socket)?;
+    }
+    Ok(())
+}
+
+impl OpenProgram {
+    /// Takes what [`WorkerRequest::Open`] brings; why this process cannot be a worker, if it cannot.
+    fn open(
+        request: WorkerRequest,
+        files: Vec<OwnedFd>,
+        load: impl FnOnce(&OwnedFd, DeviceId) -> Result<Arc<LoadedModes>, WorkerExit>,
+    ) -> io::Result<Result<Self, WorkerExit>> {
+        let WorkerRequest::Open {
+            queues,
+            options,
+            device,
+            life_lock,
+            #[cfg(hosts)]
+            network,
+        } = request
+        else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let mut received_files = files.into_iter();
+        let bundle = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
+        let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
+        if let Some(number) = life_lock
+            && let Some(locks) = received_files.next()
+        {
+            // Without it the end of the socket tells that this process has ended, only later.
+            let _ = hold_life_lock(locks, number);
+        }
+
+        let modes = match load(&bundle, device) {
+            Ok(modes) => modes,
+            Err(exit) => return Ok(Err(exit)),
+        };
+        if options.realtime
+            && let Err(error) = lock_memory()
+        {
+            return Ok(Err(WorkerExit::Unfit(error.to_string())));
+        }
+        // SAFETY: the supervising process is this very program, and made it for these queues.
+        #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
+        let session_memory = unsafe { SessionMemory::find(memory_fd, &queues) }?;
+        #[cfg(hosts)]
+        let network = match network.map(NetworkTerms::open).transpose() {
+            Ok(network) => network.map(Arc::new),
+            Err(why) => return Ok(Err(WorkerExit::Unfit(why))),
+        };
+        Ok(Ok(Self {
+            modes,
+            session_memory: Arc::new(session_memory),
+            options,
+            #[cfg(hosts)]
+            network,
+        }))
+    }
+
+    /// Where its wires arrive, if it has any.
+    #[cfg(hosts)]
+    fn port(&self) -> Option<u16> {
+        let network = self.network.as_ref()?;
+        Some(network.switchboard.address().port())
+    }
+
+    #[cfg(not(hosts))]
+    fn port(&self) -> Option<u16> {
+        None
+    }
+
+    /// Begins the part of an epoch that [`WorkerRequest::Begin`] asks for, on a thread of its own.
+    fn begin(
+        self,
+        request: WorkerRequest,
+        files: Vec<OwnedFd>,
+        mapped_arenas: &mut MappedArenas,
+        gpus: &Arc<OpenGpus>,
+        replies: &Arc<ReplySocket>,
+    ) -> io::Result<()> {
+        let WorkerRequest::Begin {
+            spec,
+            calendar,
+            memory_number,
+            lease_ns,
+            #[cfg(hosts)]
+            places,
+        } = request
+        else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let mut received_files = files.into_iter();
+        let memory_fd = received_files.next().ok_or(io::ErrorKind::InvalidData)?;
+        #[cfg(hosts)]
+        let wired = match places {
+            Some(places) => Some(WiredPart::take(&self, places, &mut received_files)?),
+            None => None,
+        };
+        let timer_fd = received_files.next();
+        let heartbeat = timer_fd.and_then(|fd| WorkerHeartbeat::from_fd(fd, lease_ns));
+
+        let loaded = self.modes.get(spec.mode).cloned();
+        let loaded = loaded.ok_or(io::ErrorKind::InvalidData)?;
+        let arena = match self.modes.are_several() {
+            true => mapped_arenas.map(memory_number, memory_fd)?,
+            false => Arc::new(Arena::map(memory_fd)?),
+        };
+        let epoch = find_epoch(&loaded, Arc::clone(&arena), &spec)?;
+        let epoch_memory = Arc::new(epoch);
+        #[cfg_attr(not(hosts), expect(unused_mut, reason = "only wires are added to it"))]
+        let mut job = WorkerJob {
+            spec: Arc::new(spec),
+            calendar,
+            session_memory: self.session_memory,
+            epoch: Arc::clone(&epoch_memory),
+            options: self.options,
+            gpus: Arc::clone(gpus),
+            #[cfg(hosts)]
+            wiring: None,
+        };
+        #[cfg(hosts)]
+        if let Some(wired) = wired {
+            wired.add_to(&mut job);
+        }
+
+        let job_replies = Arc::clone(replies);
+        std::thread::Builder::new()
+            .name(format!("zbmd calendar {calendar}"))
+            .spawn(move || run_job(&loaded, job, heartbeat, &job_replies))?;
+        // Only now, so that nobody waits for it.
+        epoch_memory.make_present(false);
+        Ok(())
     }
 }
 

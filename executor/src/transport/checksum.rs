@@ -13,7 +13,7 @@ pub(crate) fn of(bytes: &[u8]) -> u64 {
 pub(crate) type Sends = Vec<(u64, u64)>;
 
 /// The ranges of every ring. Linear in the plan's slots and the sends.
-pub(crate) fn sends(plan: &Plan) -> TiVec<RingId, Sends> {
+fn sends(plan: &Plan) -> TiVec<RingId, Sends> {
     let mut sends: TiVec<RingId, Sends> = vec![Vec::new(); plan.rings.len()].into();
     for lane in plan.calendars.iter().flat_map(|c| &c.lanes) {
         walk(&lane.entries, &mut sends);

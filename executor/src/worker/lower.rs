@@ -23,7 +23,7 @@ use super::probe::{ProbeTap, ProbeTaps};
 use super::replay::CalendarReplay;
 use crate::plan_facts::PlanFacts;
 use crate::program::{LoadedProgram, planned_ns};
-use crate::transport::checksum::{Sums, sums_of};
+use crate::transport::checksum::Sums;
 
 /// Rows of the address table beyond which addresses are worked out anew for each period.
 const MAX_PHASES: u64 = 64;
@@ -88,7 +88,7 @@ struct Lowering<'a> {
     wired_rings: BTreeMap<RingId, u32>,
     /// Token ranges of the `Send`s of the rings so far, and where the checksums of all rings are.
     sends: Vec<(u64, u64)>,
-    sums: Option<Sums>,
+    sums: Option<&'a Sums>,
     resets: Vec<(u32, u64)>,
     counters: BTreeMap<CounterKey, u32>,
     /// Start of the resets of the outermost loop at work, and the counters that it has.
@@ -160,7 +160,7 @@ impl<'a> Lowering<'a> {
             wired_rings: BTreeMap::new(),
             sends: Vec::new(),
             // The epoch has places for checksums only where they were asked for.
-            sums: (!memory.epoch.sums.is_empty()).then(|| sums_of(plan)),
+            sums: (!memory.epoch.sums.is_empty()).then(|| facts.sums(plan)),
             resets: Vec::new(),
             counters: BTreeMap::new(),
             loop_resets: 0,
@@ -561,16 +561,15 @@ impl<'a> Lowering<'a> {
         let buffer = &self.plan.buffers[self.plan.rings[ring].buffer];
         let channel = &self.loaded.program.graph.channels[buffer.channel];
         let first_send = self.sends.len();
-        if let Some(sums) = &self.sums {
+        if let Some(sums) = self.sums {
             self.sends.extend(&sums.sends[ring]);
         }
-        let sums = self.sums.as_ref();
         let spec = RingSpec {
             sync: ring.0,
             block_tokens: buffer.block_tokens,
             blocks: u64::from(buffer.blocks),
             token_bytes: channel.token.bytes(),
-            sums: sums.map_or(0, |sums| sums.firsts[ring.0 as usize]),
+            sums: self.sums.map_or(0, |sums| sums.firsts[ring.0 as usize]),
             sends: (first_send, self.sends.len() - first_send),
         };
         self.rings.push((ring, spec));

@@ -271,7 +271,7 @@ pub(super) fn open(
 /// What both ends know of a wire's rings.
 fn ring_specs(loaded: &LoadedProgram, plan_id: PlanId, wire: &WirePlan) -> Vec<RingSpec> {
     let plan = &loaded.program.plans[plan_id];
-    let sends = &loaded.facts(plan_id).sends;
+    let sends = &loaded.facts(plan_id).sums(plan).sends;
     let specs = wire.rings.iter().map(|ring| {
         let buffer = &plan.buffers[plan.rings[*ring].buffer];
         let channel = &loaded.program.graph.channels[buffer.channel];

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as FlagOrdering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use zbmd_wire::connection::SharedConnection;
@@ -71,21 +72,11 @@ impl AgentRun {
 
     /// Does what the conductor says and reports to it, until it goes, or is to be obeyed no more.
     pub(super) fn serve(self: &Arc<Self>) -> io::Result<()> {
-        let reporter = Arc::clone(self);
-        let reporting = std::thread::Builder::new()
-            .name("zbmd reports".to_owned())
-            .spawn(move || {
-                reporter.terms.options.enter_as_supervisor();
-                reporter.report_changes();
-            })?;
-
-        let teller = Arc::clone(self);
-        let telling = std::thread::Builder::new()
-            .name("zbmd workers".to_owned())
-            .spawn(move || {
-                teller.terms.options.enter_as_supervisor();
-                teller.tell_of_workers();
-            })?;
+        let reporting = self.start("zbmd reports", Self::report_changes)?;
+        let telling = match &self.terms.workers {
+            Some(_) => Some(self.start("zbmd workers", Self::tell_of_workers)?),
+            None => None,
+        };
 
         let result = self.obey(&self.terms.connection);
         self.stop_epoch(u64::MAX);
@@ -94,12 +85,23 @@ impl AgentRun {
         if let Some(workers) = &self.terms.workers {
             workers.end();
         }
-        let _ = reporting.join();
-        let _ = telling.join();
+        for thread in [Some(reporting), telling].into_iter().flatten() {
+            let _ = thread.join();
+        }
         match self.objection.get() {
             Some(why) => Err(io::Error::other(why.clone())),
             None => result,
         }
+    }
+
+    /// Starts a thread that tells the conductor something.
+    fn start(self: &Arc<Self>, name: &str, tell: fn(&Self)) -> io::Result<JoinHandle<()>> {
+        let teller = Arc::clone(self);
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        builder.spawn(move || {
+            teller.terms.options.enter_as_supervisor();
+            tell(&teller);
+        })
     }
 
     fn present(&self) -> MutexGuard<'_, Option<Arc<AgentEpoch>>> {
