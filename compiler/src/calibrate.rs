@@ -263,13 +263,13 @@ impl Calibration {
         let mut link_before = None;
         if let Ok(hand_over) = &found.hand_over {
             let is_inner = |id: DeviceId| group.devices.contains(&id);
-            for link in &mut self.machine.links {
+            self.machine.links.change(|link| {
                 if is_inner(link.from) && is_inner(link.to) {
                     link_before = link_before.or(Some((link.bytes_per_s, link.latency_ns)));
                     link.bytes_per_s = hand_over.bytes_per_s();
                     link.latency_ns = hand_over.latency_ns();
                 }
-            }
+            });
 
             for (actor, cost_key) in streams {
                 for device in &device_names {

@@ -122,7 +122,7 @@ pub fn to_ron(machine: &Machine) -> Result<String, ron::Error> {
             .iter_enumerated()
             .map(|(id, device)| RonDevice::new(device, machine.tiers.get(&id)))
             .collect(),
-        links: links.map(|link| RonLink::new(link, machine)).collect(),
+        links: links.map(|link| RonLink::new(&link, machine)).collect(),
         hosts: hosts::names(machine),
     };
     ron_text(&serialisable)

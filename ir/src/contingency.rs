@@ -245,12 +245,12 @@ impl<'m> Alike<'m> {
         let mut outgoing: TiVec<DeviceId, Vec<LinkEnd>> = TiVec::new();
         outgoing.resize(machine.devices.len(), Vec::new());
         let mut incoming = outgoing.clone();
-        for link in &machine.links {
+        for link in machine.links.iter() {
             let ends_from = outgoing.get_mut(link.from);
             let ends_to = incoming.get_mut(link.to);
             if let (Some(ends_from), Some(ends_to)) = (ends_from, ends_to) {
-                ends_from.push(LinkEnd::new(link.to, link));
-                ends_to.push(LinkEnd::new(link.from, link));
+                ends_from.push(LinkEnd::new(link.to, &link));
+                ends_to.push(LinkEnd::new(link.from, &link));
             }
         }
 
@@ -413,11 +413,14 @@ fn end_text(side: &str, end: Option<&LinkEnd>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LinkId;
+    use crate::Links;
 
     /// `devices` alike, with a link from each to each.
     fn machine(devices: u32) -> Machine {
-        let mut machine = Machine::default();
+        let mut machine = Machine {
+            links: Links::between_all(devices as usize, |_, _| (10, 1)),
+            ..Machine::default()
+        };
         for i in 0..devices {
             machine.devices.push(Device {
                 name: format!("cpu:{i}"),
@@ -428,17 +431,18 @@ mod tests {
                 bytes_per_s: 3000,
                 programmatic: false,
             });
-            for j in (0..devices).filter(|&j| j != i) {
-                let (from, to) = (DeviceId(i), DeviceId(j));
-                machine.links.push(Link {
-                    from,
-                    to,
-                    bytes_per_s: 10,
-                    latency_ns: 1,
-                });
-            }
         }
         machine
+    }
+
+    /// Slows the first link down.
+    fn slow(machine: &mut Machine) {
+        let ends = (DeviceId(0), DeviceId(1));
+        machine.links.change(|link| {
+            if (link.from, link.to) == ends {
+                link.latency_ns = 9;
+            }
+        });
     }
 
     #[test]
@@ -473,14 +477,14 @@ mod tests {
             ),
             // 0 -> 1 differs from 1 -> 0.
             (
-                |m| m.links[LinkId(0)].latency_ns = 9,
+                slow,
                 0,
                 1,
                 Some("9 ns to dev1 against 10 bytes/s and 1 ns to dev0"),
             ),
             // ... which tells 2 from both: exchanging 1 and 2 would move the odd link.
             (
-                |m| m.links[LinkId(0)].latency_ns = 9,
+                slow,
                 1,
                 2,
                 Some("9 ns from dev0 against 10 bytes/s and 1 ns from dev0"),
@@ -514,13 +518,10 @@ mod tests {
 
     /// 0 and 1 are near each other, so are 2 and 3.
     fn pairs(machine: &mut Machine) {
-        for link in &mut machine.links {
-            link.latency_ns = if link.from.0 / 2 == link.to.0 / 2 {
-                1
-            } else {
-                50
-            };
-        }
+        machine.links.change(|link| {
+            let is_near = link.from.0 / 2 == link.to.0 / 2;
+            link.latency_ns = if is_near { 1 } else { 50 };
+        });
     }
 
     #[test]

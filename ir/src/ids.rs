@@ -59,8 +59,6 @@ id_type!(/// A host of a [`crate::Machine`].
     HostId, "host");
 id_type!(/// Hosts that are alike, in [`crate::Contingencies`].
     HostKindId, "hk");
-id_type!(/// A link of a [`crate::Machine`].
-    LinkId, "link");
 id_type!(/// The memory of one channel on one device, in a [`crate::Plan`].
     BufferId, "b");
 id_type!(/// An SPSC hand-over of one channel between two devices, in a [`crate::Plan`].

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ActorId, DeviceId, DeviceKind, HostId, LinkId, TiVec};
+use crate::{ActorId, DeviceId, DeviceKind, HostId, Links, TiVec};
 
 /// A place that runs kernels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct Device {
 }
 
 /// A one-way path between two devices.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Sender.
     pub from: DeviceId,
@@ -71,8 +71,7 @@ pub struct Machine {
     /// Devices.
     pub devices: TiVec<DeviceId, Device>,
     /// Links; at most one for each ordered pair of devices.
-    #[serde(deserialize_with = "crate::link_list::deserialize")]
-    pub links: TiVec<LinkId, Link>,
+    pub links: Links,
     /// Hosts: each device is in exactly one, or there are none, and all devices are in one computer. Stored beside the
     /// machine, so that bundles without hosts have no trace of them.
     #[serde(skip)]
@@ -84,26 +83,9 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The link from one device to another, if there is one. O(1) where every device is linked to all others in order,
-    /// as in machines that are detected and in files without links; otherwise O(links).
-    pub fn link(&self, from: DeviceId, to: DeviceId) -> Option<&Link> {
-        let mut links = self.links.iter();
-        self.link_in_order(from, to)
-            .or_else(|| links.find(|link| link.from == from && link.to == to))
-    }
-
-    /// The link from one device to another, if it stands where it does in a machine that links every device to all
-    /// others in order. O(1).
-    pub fn link_in_order(&self, from: DeviceId, to: DeviceId) -> Option<&Link> {
-        let other_count = self.devices.len().saturating_sub(1);
-        let first_index = from.index().checked_mul(other_count)?;
-        let behind_itself = usize::from(to.index() > from.index());
-        let index = first_index
-            .checked_add(to.index())?
-            .checked_sub(behind_itself)?;
-
-        let link = self.links.raw.get(index);
-        link.filter(|link| link.from == from && link.to == to)
+    /// The link from one device to another, if there is one. O(log links).
+    pub fn link(&self, from: DeviceId, to: DeviceId) -> Option<Link> {
+        self.links.get(from, to)
     }
 
     /// The host of each device; empty where there are no hosts. Devices in none, which no verified machine has, are left
@@ -154,55 +136,4 @@ impl ActorCost {
 pub struct Costs {
     /// Indexed by actor, then device.
     pub table: TiVec<ActorId, TiVec<DeviceId, Option<ActorCost>>>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links_are_found_in_any_order() {
-        let device = |name: usize| Device {
-            name: format!("cpu:{name}"),
-            backend: "cpu".into(),
-            cores: Vec::new(),
-            memory_bytes: 1,
-            flops_per_s: 1,
-            bytes_per_s: 1,
-            programmatic: false,
-        };
-        let ids = || (0..5_u32).map(DeviceId);
-        let pairs = ids().flat_map(|from| ids().map(move |to| (from, to)));
-        let links = pairs
-            .filter(|(from, to)| from != to)
-            .map(|(from, to)| Link {
-                from,
-                to,
-                bytes_per_s: 1,
-                latency_ns: u64::from(from.0 * 10 + to.0),
-            });
-        let mut machine = Machine {
-            devices: (0..5).map(device).collect(),
-            links: links.collect(),
-            ..Machine::default()
-        };
-
-        let latencies = |machine: &Machine| -> Vec<Option<u64>> {
-            let pairs = ids().flat_map(|from| ids().map(move |to| (from, to)));
-            pairs
-                .map(|(from, to)| machine.link(from, to).map(|link| link.latency_ns))
-                .collect()
-        };
-        let in_order = latencies(&machine);
-        assert_eq!(in_order[1], Some(1));
-        assert_eq!(in_order[0], None);
-        assert_eq!(in_order[5 * 3 + 4], Some(34));
-
-        machine.links.raw.reverse();
-        assert_eq!(latencies(&machine), in_order);
-        machine.links.raw.truncate(3);
-        assert_eq!(latencies(&machine).iter().flatten().count(), 3);
-        let outside = DeviceId(u32::MAX);
-        assert_eq!(machine.link(outside, outside), None);
-    }
 }

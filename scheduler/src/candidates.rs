@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use zbmd_ir::{ActorCost, DeviceId, Link};
+use zbmd_ir::{ActorCost, DeviceId};
 
 use crate::assign::Objective;
 use crate::inputs::Inputs;
@@ -263,7 +263,7 @@ fn are_linked_alike(
 
 /// Bandwidth and latency of a link, if there is one.
 fn link_speed(problem: &BlockProblem<'_>, from: DeviceId, to: DeviceId) -> Option<[u64; 2]> {
-    let link: Option<&Link> = problem.link(from, to);
+    let link = problem.link(from, to);
     link.map(|link| [link.bytes_per_s, link.latency_ns])
 }
 

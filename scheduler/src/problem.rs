@@ -8,7 +8,7 @@ use crate::analysis::EdgeList;
 use crate::cluster::{Cluster, Clusters, components, is_tight};
 use crate::cost::{self, CARRY_NS, SEND_PS};
 use crate::error::ScheduleError;
-use crate::inputs::{Analysis, Inputs, LinkTable, RepetitionVector};
+use crate::inputs::{Analysis, Inputs, RepetitionVector};
 use crate::options::ScheduleOptions;
 use crate::topological::{order_by_priority, upward_ranks};
 
@@ -28,7 +28,6 @@ pub(crate) struct BlockProblem<'a> {
     pub(crate) ports: &'a PortChannels,
     pub(crate) edges: &'a EdgeList,
     pub(crate) repetition: &'a RepetitionVector,
-    links: &'a LinkTable,
     pub(crate) block: u64,
     pub(crate) clusters: Clusters,
     /// Clusters in a topological order of the tight edges, critical path first.
@@ -72,7 +71,6 @@ impl<'a> BlockProblem<'a> {
             ports: &analysis.ports,
             edges,
             repetition,
-            links: &analysis.links,
             block,
             clusters,
             order,
@@ -103,8 +101,8 @@ impl<'a> BlockProblem<'a> {
             .collect()
     }
 
-    pub(crate) fn link(&self, from: DeviceId, to: DeviceId) -> Option<&'a Link> {
-        self.links.link(self.machine, from, to)
+    pub(crate) fn link(&self, from: DeviceId, to: DeviceId) -> Option<Link> {
+        self.machine.link(from, to)
     }
 
     /// New tokens on a channel in one block.
@@ -143,9 +141,9 @@ impl<'a> BlockProblem<'a> {
             .saturating_mul(token_bytes);
 
         // Without a link it costs so much that no placement wants it, and a sum of a few does not overflow.
-        let transfer_ps = self
-            .link(from, to)
-            .map_or(u64::MAX / 8, |link| Machine::transfer_ps(link, block_bytes));
+        let transfer_ps = self.link(from, to).map_or(u64::MAX / 8, |link| {
+            Machine::transfer_ps(&link, block_bytes)
+        });
         transfer_ps.saturating_add(SEND_PS)
     }
 }

@@ -70,16 +70,7 @@ pub(crate) fn machine(devices: usize) -> Machine {
             programmatic: false,
         });
     }
-    for from in machine.devices.keys() {
-        for to in machine.devices.keys().filter(|&to| to != from) {
-            machine.links.push(Link {
-                from,
-                to,
-                bytes_per_s: 10_000_000_000,
-                latency_ns: 200,
-            });
-        }
-    }
+    machine.links = Links::between_all(devices, |_, _| (10_000_000_000, 200));
     machine
 }
 

@@ -25,8 +25,6 @@ mod linux {
     use zbmd_wire::monotonic_ns;
 
     const TOKENS: i64 = 200;
-    /// A thousand processes on few cores are slow to begin.
-    const PATIENT: &str = r#"Supervision(start: "60s", join: "20s")"#;
     const MAX_FILTERS: usize = 48;
     const RATE_PER_S: u64 = 100_000;
     const BLOCK: u64 = 1_000;
@@ -80,11 +78,9 @@ mod linux {
 
         let mut command = runs.run(program);
         command.args(["--isolation", isolation]);
-        if isolation == "processes" {
-            std::fs::write(runs.folder.join("patient.ron"), PATIENT).expect("written");
-            command.arg("--supervise=patient.ron");
-        }
+        command.args(["--events", "events.jsonl"]);
         let begun = Instant::now();
+        let begun_ns = monotonic_ns();
         let mut run = RunProcess::start(command);
         run.wait_until("output", || bytes_in(&output) > 0);
         let (up, first_bytes) = (begun.elapsed(), bytes_in(&output));
@@ -93,16 +89,20 @@ mod linux {
         let (status, said) = run.end();
         assert!(status.success(), "{}: {said}", program.name);
         assert!(runs.output() == program.expected, "{}", program.name);
+        let last_ready_ns = runs.ready_at_ns().into_iter().max();
+        let ready_ns = last_ready_ns.expect("all workers are ready") - begun_ns;
 
         let rounds = (whole - first_bytes) as f64 / whole as f64 * TOKENS as f64;
         println!(
-            "{:<9} first output {:>6.2} s after the start, {:>8.3} ms a round, all ended after {:.2} s; output as it must be",
+            "{:<9} all workers ready {:>6.2} s after the start, first output {:>6.2} s, {:>8.3} ms a round, all ended after {:.2} s; output as it must be",
             program.name,
+            ready_ns as f64 / 1e9,
             up.as_secs_f64(),
             (all - up).as_secs_f64() * 1e3 / rounds,
             begun.elapsed().as_secs_f64()
         );
         std::fs::remove_file(output).expect("written");
+        std::fs::remove_file(runs.folder.join("events.jsonl")).expect("written");
     }
 
     fn measure_losses(runs: &ClusterRuns<'_>, losses: usize) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use zbmd_ir::{DeviceId, Link, Machine};
+use zbmd_ir::Machine;
 
 use crate::random;
 
@@ -19,17 +19,9 @@ pub fn unlike(devices: usize) -> Machine {
 /// Alike devices of which only each and the next are linked, in both directions.
 pub fn in_a_row(devices: usize) -> Machine {
     let mut machine = random::machine(devices);
-    machine.links.clear();
-    for (before, after) in (0u32..).zip(1..devices as u32) {
-        for [from, to] in [[before, after], [after, before]] {
-            machine.links.push(Link {
-                from: DeviceId(from),
-                to: DeviceId(to),
-                bytes_per_s: 10_000_000_000,
-                latency_ns: 200,
-            });
-        }
-    }
+    machine
+        .links
+        .retain(|link| link.from.0.abs_diff(link.to.0) == 1);
     machine
 }
 

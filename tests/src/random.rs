@@ -168,12 +168,12 @@ pub fn cluster(hosts: usize, devices_each: usize) -> Machine {
             devices: devices.to_vec(),
         });
     }
-    for link in &mut machine.links {
+    machine.links.change(|link| {
         if link.from.index() / devices_each != link.to.index() / devices_each {
             link.bytes_per_s /= 10;
             link.latency_ns *= 10;
         }
-    }
+    });
     machine
 }
 
@@ -191,16 +191,7 @@ pub fn machine(devices: usize) -> Machine {
             programmatic: false,
         });
     }
-    for from in machine.devices.keys() {
-        for to in machine.devices.keys().filter(|&to| to != from) {
-            machine.links.push(Link {
-                from,
-                to,
-                bytes_per_s: 10_000_000_000,
-                latency_ns: 200,
-            });
-        }
-    }
+    machine.links = Links::between_all(devices, |_, _| (10_000_000_000, 200));
     machine
 }
 

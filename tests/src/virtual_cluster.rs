@@ -194,6 +194,12 @@ impl ClusterRuns<'_> {
         self.events("ready").len()
     }
 
+    /// When each of them began to be, in nanoseconds on the monotonic clock.
+    pub fn ready_at_ns(&self) -> Vec<u64> {
+        let ready = self.events("ready").into_iter();
+        ready.filter_map(|event| event["at_ns"].as_u64()).collect()
+    }
+
     fn events(&self, kind: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.folder.join("events.jsonl"));
         let text = text.unwrap_or_default();

@@ -33,7 +33,7 @@ fn machine() -> Machine {
     };
     Machine {
         devices: vec![device(0), device(1)].into(),
-        links: vec![link(0, 1), link(1, 0)].into(),
+        links: [link(0, 1), link(1, 0)].into_iter().collect(),
         ..Machine::default()
     }
 }

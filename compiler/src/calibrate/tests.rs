@@ -115,7 +115,7 @@ fn links_and_streams_cost_what_hand_overs_were_measured_to() {
         eprintln!("SKIPPED: {:?}", cores.hand_over);
         return;
     };
-    for link in &first.machine.links {
+    for link in first.machine.links.iter() {
         assert_eq!(link.bytes_per_s, hand_over.bytes_per_s());
         assert_eq!(link.latency_ns, hand_over.latency_ns());
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_backends::devices::{LINK_BYTES_PER_S, LINK_LATENCY_NS};
-use zbmd_ir::{Device, DeviceId, Host, HostId, Link, LinkId, TiVec};
+use zbmd_ir::{Device, DeviceId, Host, HostId, Link, Links, TiVec};
 
 use super::{group, quantity, read_bandwidth};
 use crate::codes::Code;
@@ -21,10 +21,7 @@ const HOST_LINK_BYTES_PER_S: u64 = 1_000_000_000;
 const HOST_LINK_LATENCY_NS: u64 = 30_000;
 
 /// A link between every two devices, in both directions.
-pub(super) fn link_all(
-    devices: &TiVec<DeviceId, Device>,
-    hosts: &TiVec<HostId, Host>,
-) -> TiVec<LinkId, Link> {
+pub(super) fn link_all(devices: &TiVec<DeviceId, Device>, hosts: &TiVec<HostId, Host>) -> Links {
     let mut host_of: TiVec<DeviceId, Option<HostId>> = vec![None; devices.len()].into();
     for (id, host) in hosts.iter_enumerated() {
         for &device in &host.devices {
@@ -32,23 +29,13 @@ pub(super) fn link_all(
         }
     }
 
-    let mut links = TiVec::new();
-    for from in devices.keys() {
-        for to in devices.keys().filter(|to| *to != from) {
-            let is_within_host = host_of[from] == host_of[to];
-            let (bytes_per_s, latency_ns) = match is_within_host {
-                true => (LINK_BYTES_PER_S, LINK_LATENCY_NS),
-                false => (HOST_LINK_BYTES_PER_S, HOST_LINK_LATENCY_NS),
-            };
-            links.push(Link {
-                from,
-                to,
-                bytes_per_s,
-                latency_ns,
-            });
+    Links::between_all(devices.len(), |from, to| {
+        let is_within_host = host_of[from] == host_of[to];
+        match is_within_host {
+            true => (LINK_BYTES_PER_S, LINK_LATENCY_NS),
+            false => (HOST_LINK_BYTES_PER_S, HOST_LINK_LATENCY_NS),
         }
-    }
-    links
+    })
 }
 
 /// Max latency of a link: times of many transfers are added up in 64 bits.
@@ -64,14 +51,14 @@ struct LinkEnd {
     is_host: bool,
 }
 
-/// Reads links in the order of the file. Those of hosts are links of each device of one to each of the other, and yield to
+/// Reads links. Those of hosts are links of each device of one to each of the other, and yield to
 /// links between two devices that are given by themselves.
 pub(super) fn read(
     nodes: &[Node],
     names: &[Spanned<String>],
     hosts: &TiVec<HostId, Host>,
     sink: &mut Sink,
-) -> TiVec<LinkId, Link> {
+) -> Links {
     let ends_by_name = ends_by_name(names, hosts);
     let mut written_links: Vec<(Span, WrittenLink)> = Vec::new();
     for node in nodes {
@@ -80,7 +67,7 @@ pub(super) fn read(
     }
 
     let mut linked = BTreeSet::new();
-    let mut links: TiVec<LinkId, Link> = TiVec::new();
+    let mut links: Vec<Link> = Vec::new();
     let mut add = |of_hosts: bool| {
         // What is given for hosts twice is a mistake as much as for devices.
         let mut linked_here: BTreeSet<(DeviceId, DeviceId)> = BTreeSet::new();
@@ -104,7 +91,7 @@ pub(super) fn read(
     };
     add(false);
     add(true);
-    links
+    links.into_iter().collect()
 }
 
 /// Devices and hosts by name. Devices that could not be read have no name here, and no number either: the two lists run

@@ -251,7 +251,7 @@ fn add_links(
         };
         let token_bytes = program.graph.channels[ring.channel].token.bytes();
         let block_bytes = token_bytes.saturating_mul(plan.buffers[ring.buffer].block_tokens);
-        let busy_ns = Machine::transfer_ps(link, block_bytes) as f64 / 1000.0;
+        let busy_ns = Machine::transfer_ps(&link, block_bytes) as f64 / 1000.0;
         *amounts.entry(Resource::Link { from, to }).or_default() += busy_ns / release_ns;
     }
     Ok(())

@@ -513,7 +513,7 @@ fn load_views(
         let Some(link) = machine.link(DeviceId(ring.from), DeviceId(ring.to)) else {
             continue;
         };
-        let transfer_ns = Machine::transfer_ps(link, ring.bytes).div_ceil(1000);
+        let transfer_ns = Machine::transfer_ps(&link, ring.bytes).div_ceil(1000);
         let total_ns = link_ns.entry((ring.from, ring.to)).or_default();
         *total_ns = total_ns.saturating_add(transfer_ns);
     }

@@ -26,7 +26,7 @@ fn with_contingency(change: impl FnOnce(&mut Program, &mut Plan)) -> Program {
     let mut device = program.machine.devices[DeviceId(0)].clone();
     device.name = "other:0".into();
     program.machine.devices = vec![program.machine.devices[DeviceId(0)].clone(), device].into();
-    program.machine.links = Vec::new().into();
+    program.machine.links.clear();
 
     let mut spare = program.plans[PlanId(0)].clone();
     spare.name = "spare".into();

@@ -131,6 +131,24 @@ pub(super) fn take_name() {
     let _ = rustix::thread::set_name(NAME);
 }
 
+/// Larger than pieces that are free between others, and small enough not to be memory of its own.
+const SORTING_BYTES: usize = 100 << 10;
+
+/// Has the C library put the free memory of the calling thread in order: otherwise each worker does so for itself, at its first
+/// allocation, and copies all pages that it touches on the way.
+pub(super) fn tidy_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes the locks of the allocator like any allocation, and changes nothing that is in use.
+    #[expect(unsafe_code, reason = "calls the C library's allocator")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+    // Free pieces are joined now. What is asked for next, and is none of them, has them sorted by size.
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(
+        SORTING_BYTES,
+    )));
+}
+
 /// Forks workers as they are wanted, from a process that has loaded the program. Returns in each of them with its socket; in the
 /// nursery itself `None`, when nobody wants another one and all are gone.
 ///

@@ -16,7 +16,7 @@ use super::event::WorkerExit;
 use super::hosts::agent_epoch::agent_queues;
 #[cfg(hosts)]
 use super::hosts::network_terms::NetworkTerms;
-use super::nursery::{nurse, take_name};
+use super::nursery::{nurse, take_name, tidy_memory};
 use super::process::{MARK, WorkerReply, WorkerRequest};
 use super::wire;
 use crate::fault::{FaultReport, WorkerFault, WorkerOutcome};
@@ -74,11 +74,18 @@ fn serve_or_nurse(socket: UnixStream, registry: &Registry) -> io::Result<()> {
     take_name();
     let bundle = first.1.into_iter().next();
     let bundle = bundle.ok_or(io::ErrorKind::InvalidData)?;
-    let engine = at_low_priority(|| open_bundle(&bundle, registry)).map_err(io::Error::other)?;
-    for loaded in engine.modes.iter() {
-        // Shared by all.
-        loaded.facts(loaded.main);
-    }
+    let engine = at_low_priority(|| {
+        let engine = open_bundle(&bundle, registry)?;
+        for loaded in engine.modes.iter() {
+            // Shared by all.
+            loaded.facts(loaded.main);
+        }
+        Ok::<_, String>(engine)
+    });
+    let engine = engine.map_err(io::Error::other)?;
+    tidy_memory();
+    // The first thread of a worker goes on in the memory of the one that has loaded the program, and so does this one.
+    at_low_priority(tidy_memory);
     let Some(worker_socket) = nurse(socket)? else {
         return Ok(());
     };
@@ -117,6 +124,8 @@ fn serve(
     let mut open_program: Option<OpenProgram> = None;
     let mut mapped_arenas = MappedArenas::default();
 
+    let is_forked = modes.is_some();
+
     let mut received = Some(first);
     while let Some((request, files)) = received {
         match request {
@@ -126,7 +135,7 @@ fn serve(
                     Some(modes) => Ok(modes),
                     None => load_modes(bundle, registry, device, &gpus),
                 };
-                let program = match OpenProgram::open(open, files, load)? {
+                let program = match OpenProgram::open(open, files, is_forked, load)? {
                     Ok(program) => program,
                     Err(exit) => return send_reply(&replies, &WorkerReply::Leaving(exit)),
                 };
@@ -151,6 +160,7 @@ impl OpenProgram {
     fn open(
         request: WorkerRequest,
         files: Vec<OwnedFd>,
+        is_forked: bool,
         load: impl FnOnce(&OwnedFd, DeviceId) -> Result<Arc<LoadedModes>, WorkerExit>,
     ) -> io::Result<Result<Self, WorkerExit>> {
         let WorkerRequest::Open {
@@ -171,7 +181,7 @@ impl OpenProgram {
             && let Some(locks) = received_files.next()
         {
             // Without it the end of the socket tells that this process has ended, only later.
-            let _ = hold_life_lock(locks, number);
+            let _ = hold_life_lock(locks, number, is_forked);
         }
 
         let modes = match load(&bundle, device) {
@@ -270,8 +280,10 @@ impl OpenProgram {
         std::thread::Builder::new()
             .name(format!("zbmd calendar {calendar}"))
             .spawn(move || run_job(&loaded, job, heartbeat, &job_replies))?;
-        // Only now, so that nobody waits for it.
-        epoch_memory.make_present(false);
+        // Only now, so that nobody waits for it. Of many workers each uses a small part, which it touches itself.
+        if epoch_memory.statuses.len() <= MAX_PRESENT_WORKERS {
+            epoch_memory.make_present(false);
+        }
         Ok(())
     }
 }
@@ -326,12 +338,17 @@ impl WiredPart {
     }
 }
 
-/// Lets the supervising process see the end of this one at once.
-fn hold_life_lock(locks: OwnedFd, number: u32) -> io::Result<()> {
+/// Lets the supervising process see the end of this one at once. What was forked has no drivers.
+fn hold_life_lock(locks: OwnedFd, number: u32, is_forked: bool) -> io::Result<()> {
     let life_lock = life_lock::find(locks, number)?;
-    life_lock::hold_on_thread(life_lock, || ())
+    match is_forked {
+        true => life_lock::hold(life_lock),
+        false => life_lock::hold_on_thread(life_lock, || ()),
+    }
 }
 
+/// Workers of an epoch, of all hosts, whose processes each have all of its memory present.
+const MAX_PRESENT_WORKERS: usize = 64;
 /// How much nicer than others a thread is that loads a program.
 const LOADER_NICENESS: i32 = 10;
 

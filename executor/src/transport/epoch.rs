@@ -84,7 +84,7 @@ impl EpochMemory {
         };
         let arena = Arc::new(arena);
         let worker_count = plan.calendars.len();
-        let remembered_blocks = worker_count * REMEMBERED_BLOCKS;
+        let remembered_blocks = layout.admitting.len() * REMEMBERED_BLOCKS;
 
         let sink_queues = layout.sinks.iter().zip(&spec.sinks).map(|(&place, sink)| {
             // Queues of sinks belong to the epoch: what a fenced one wrote beyond its border goes away with it.
@@ -111,7 +111,8 @@ impl EpochMemory {
                 remembered_blocks,
                 AdmissionTime::new,
             ),
-            changes: ChangeQueue::create(&arena, layout.changes, graph),
+            changes: (spec.live.as_ref())
+                .and_then(|_| ChangeQueue::create(&arena, layout.changes, graph)),
             sinks,
             traces,
             probe: ProbeRing::create(&arena, layout.probe),
@@ -142,7 +143,7 @@ impl EpochMemory {
         let layout = EpochLayout::new(graph, plan, spec);
         check_size(&arena, layout.bytes)?;
         let worker_count = plan.calendars.len();
-        let remembered_blocks = worker_count * REMEMBERED_BLOCKS;
+        let remembered_blocks = layout.admitting.len() * REMEMBERED_BLOCKS;
 
         let sink_queues = layout.sinks.iter().zip(&spec.sinks).map(|(&place, sink)| {
             // SAFETY: the caller's promise.
@@ -167,7 +168,8 @@ impl EpochMemory {
                 rings: In::find(&arena, layout.rings, plan.rings.len()),
                 sums: In::find(&arena, layout.sums, layout.sum_count),
                 admission_times: In::find(&arena, layout.admission_times, remembered_blocks),
-                changes: ChangeQueue::find(&arena, layout.changes, graph),
+                changes: (spec.live.as_ref())
+                    .and_then(|_| ChangeQueue::find(&arena, layout.changes, graph)),
                 sinks,
                 traces,
                 probe: ProbeRing::find(&arena, layout.probe),
@@ -210,9 +212,14 @@ impl EpochMemory {
         self.borders
     }
 
-    /// When blocks were admitted by the worker of a calendar.
+    /// When blocks were admitted by the worker of a calendar whose device has sources.
+    ///
+    /// # Panics
+    /// It has none.
     pub(crate) fn admission_times(&self, calendar: usize) -> AdmissionTimes {
-        AdmissionTimes::new(self.admission_times.clone(), calendar * REMEMBERED_BLOCKS)
+        let row = self.layout.admitting.binary_search(&calendar);
+        let row = row.expect("its device has sources");
+        AdmissionTimes::new(self.admission_times.clone(), row * REMEMBERED_BLOCKS)
     }
 
     /// The rings that workers record into, by calendar; none if nothing is recorded.

@@ -1,6 +1,7 @@
 //! Where everything is in the memory that is shared. Whoever maps an epoch's memory works out the same [`EpochLayout`] from
 //! the same [`EpochSpec`].
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
@@ -77,6 +78,8 @@ pub(super) struct EpochLayout {
     /// Checksums that are kept.
     pub(super) sum_count: usize,
     pub(super) admission_times: u64,
+    /// Calendars of devices that have sources: there is a row of admission times for each.
+    pub(super) admitting: Vec<usize>,
     pub(super) changes: u64,
     pub(super) sinks: Vec<ConduitPlace>,
     /// The trace of each calendar; none if nothing is recorded.
@@ -110,8 +113,13 @@ impl EpochLayout {
         let common = cursor.take_row::<EpochCommon>(1);
         let statuses = cursor.take_row::<CachePadded<WorkerStatus>>(worker_count);
         let sums = cursor.take_row::<AtomicU64>(sum_count);
-        let admission_times = cursor.take_row::<AdmissionTime>(worker_count * REMEMBERED_BLOCKS);
-        let changes = cursor.take_row::<AtomicU64>(ChangeQueue::words(graph));
+        let admitting = calendars_with_sources(graph, plan);
+        let admission_times = cursor.take_row::<AdmissionTime>(admitting.len() * REMEMBERED_BLOCKS);
+        let change_words = match spec.live {
+            Some(_) => ChangeQueue::words(graph),
+            None => 0,
+        };
+        let changes = cursor.take_row::<AtomicU64>(change_words);
         let rings = cursor.take_row::<RingSync>(plan.rings.len());
 
         // Beside the rings: drivers register both at once.
@@ -156,6 +164,7 @@ impl EpochLayout {
             sums,
             sum_count,
             admission_times,
+            admitting,
             changes,
             sinks,
             traces,
@@ -175,6 +184,17 @@ impl EpochLayout {
     pub(super) fn read_before_written(&self) -> [Range<u64>; 2] {
         [0..self.exchange_end, self.areas..self.used_end]
     }
+}
+
+/// Ascending.
+fn calendars_with_sources(graph: &Graph, plan: &Plan) -> Vec<usize> {
+    let sources = graph.sources();
+    let devices: BTreeSet<DeviceId> = sources.map(|(id, _)| plan.placement[id]).collect();
+    let calendars = plan.calendars.iter().enumerate();
+    calendars
+        .filter(|(_, calendar)| devices.contains(&calendar.device))
+        .map(|(index, _)| index)
+        .collect()
 }
 
 fn take_trace(cursor: &mut LayoutCursor, plan: &Plan, calendar: usize) -> TracePlace {

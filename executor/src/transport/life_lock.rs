@@ -8,7 +8,8 @@
 //! # Who holds it
 //!
 //! The system keeps one list of held locks for each *thread*. So a thread of its own holds the lock: it does nothing else, and
-//! ends with its process only. Lists of other threads stay what the C library made them, which drivers may use.
+//! ends with its process only. Lists of other threads stay what the C library made them, which drivers may use. A process that has no
+//! drivers need not have that thread: its main thread holds the lock.
 //!
 //! # The word
 //!
@@ -258,6 +259,17 @@ pub(crate) fn find(memory: OwnedFd, number: u32) -> io::Result<In<CachePadded<Li
     Ok(locks.one(number))
 }
 
+/// Holds the lock from now on until this process ends, on the calling thread, which must be the one that the process ends with, and
+/// must take no robust mutexes of the C library.
+///
+/// # Errors
+/// The system knows no such locks.
+pub(crate) fn hold(lock: In<CachePadded<LifeLock>>) -> io::Result<()> {
+    // Never freed, as the system looks at it when the process ends.
+    let lock: &'static In<CachePadded<LifeLock>> = Box::leak(Box::new(lock));
+    lock.take()
+}
+
 /// Holds the lock from now on until this process ends, on a thread of its own, on which `begun` runs then: what it starts has a
 /// parent that ends with this process only.
 ///
@@ -272,9 +284,7 @@ pub(crate) fn hold_on_thread(
         .name("zbmd life".to_owned())
         .stack_size(HOLDER_STACK_BYTES)
         .spawn(move || {
-            // Never freed, as the system looks at it when the process ends.
-            let lock: &'static In<CachePadded<LifeLock>> = Box::leak(Box::new(lock));
-            let taken = lock.take();
+            let taken = hold(lock);
             let is_taken = taken.is_ok();
             let _ = tell.send(taken);
             if !is_taken {

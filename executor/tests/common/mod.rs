@@ -236,7 +236,7 @@ pub(crate) fn on_a_gpu(name: &str) -> Program {
         latency_ns: 5,
     };
     let (here, there) = (DeviceId(0), DeviceId(1));
-    program.machine.links = vec![link(here, there), link(there, here)].into();
+    program.machine.links = [link(here, there), link(there, here)].into_iter().collect();
     let on = |(id, actor): (ActorId, &Actor)| {
         (
             id,

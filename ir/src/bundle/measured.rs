@@ -2,7 +2,7 @@
 //!
 //! A byte of a bundle's structure may stand for some 25 bytes of memory, and a byte of a plan that is stored as a
 //! difference for thousands. So what is untrusted is read through this: each element of a list or map is charged with
-//! its own size as soon as it is read, each string with its length, and a machine's links all at once.
+//! its own size as soon as it is read, and each string with its length.
 
 use std::cell::Cell;
 use std::fmt::{self, Formatter};
@@ -11,8 +11,6 @@ use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess,
     VariantAccess, Visitor,
 };
-
-use crate::link_list;
 
 /// What a list takes for each byte of its elements: it doubles when it is full. The nodes of a map are at least half
 /// full, too.
@@ -67,15 +65,6 @@ impl MemoryBudget {
         }
     }
 
-    /// Measures what `inner` makes of elements that are charged all at once.
-    fn measure_links<T>(&self, inner: T) -> Measured<'_, T> {
-        Measured {
-            inner,
-            budget: self,
-            elements: Elements::Links,
-        }
-    }
-
     /// Measures what `inner` makes of the fields of one value.
     fn measure_fields<T>(&self, inner: T) -> Measured<'_, T> {
         Measured {
@@ -104,8 +93,6 @@ enum Elements {
     OfList,
     /// They lie within a value that has been charged.
     Fields,
-    /// They are charged all at once, before they are read: see [`link_list`].
-    Links,
 }
 
 /// A deserializer, visitor, seed or access of serde that charges what passes through it.
@@ -139,16 +126,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Measured<'_, D> {
         deserialize_any deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
         deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
         deserialize_f32 deserialize_f64 deserialize_char deserialize_str deserialize_string deserialize_bytes
-        deserialize_byte_buf deserialize_option deserialize_unit deserialize_map
+        deserialize_byte_buf deserialize_option deserialize_unit deserialize_seq deserialize_map
         deserialize_identifier deserialize_ignored_any
-    }
-
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let measured = match self.elements {
-            Elements::Links => self.budget.measure_links(visitor),
-            Elements::OfList | Elements::Fields => self.budget.measure(visitor),
-        };
-        self.inner.deserialize_seq(measured)
     }
 
     fn deserialize_unit_struct<V: Visitor<'de>>(
@@ -165,10 +144,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Measured<'_, D> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        let measured = match name {
-            link_list::NAME => self.budget.measure_links(visitor),
-            _ => self.budget.measure(visitor),
-        };
+        let measured = self.budget.measure(visitor);
         self.inner.deserialize_newtype_struct(name, measured)
     }
 
@@ -275,19 +251,11 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Measured<'_, V> {
         self,
         deserializer: D,
     ) -> Result<V::Value, D::Error> {
-        let measured = Measured {
-            inner: deserializer,
-            budget: self.budget,
-            elements: self.elements,
-        };
+        let measured = self.budget.measure(deserializer);
         self.inner.visit_newtype_struct(measured)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<V::Value, A::Error> {
-        if self.elements == Elements::Links {
-            let announced = access.size_hint().unwrap_or(0);
-            self.budget.charge(link_list::list_bytes(announced))?;
-        }
         let measured = Measured {
             inner: access,
             budget: self.budget,

@@ -66,7 +66,7 @@ pub use self::modes::{
 /// First bytes of every bundle.
 pub const MAGIC: [u8; 4] = *b"ZBMD";
 /// The format version that this crate writes, and the only one it reads.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Facts for people: the compiler's version, where the model came from. Nothing depends on them.
 pub type Meta = BTreeMap<String, String>;

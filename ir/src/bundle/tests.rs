@@ -118,7 +118,7 @@ fn forged_numbers_are_refused() {
     let lengths = usize::from(bytes[entry(6, 8)]) + 256 * usize::from(bytes[entry(6, 9)]);
     let cases: Vec<(usize, &[u8], &str)> = vec![
         (0, b"ELF!", "starts with"),
-        (4, &[2], "format version 2, this program reads 9"),
+        (4, &[2], "format version 2, this program reads 10"),
         (8, &[7], "7 sections, must be 8"),
         (12, &[1], "byte 12 must be 0, is 1"),
         (16, &max, "the file should end at byte 18446744073709551615"),

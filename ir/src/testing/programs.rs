@@ -11,7 +11,7 @@ use crate::limits::ALIGN_BYTES;
 use crate::{
     Action, Actor, ActorId, Buffer, BufferId, Calendar, Channel, ChannelId, Contingencies,
     Contingency, DType, Device, DeviceId, Endpoint, Entry, Graph, Host, InPlace, InPort, KindId,
-    Lane, LaneKind, Link, Loss, Machine, OutPort, Plan, PlanId, Program, Reader, Region, Ring,
+    Lane, LaneKind, Links, Loss, Machine, OutPort, Plan, PlanId, Program, Reader, Region, Ring,
     RingId, Role, Slot, StatePort, TiVec, Tier, TokenType, Value,
 };
 
@@ -138,21 +138,9 @@ fn cpu(index: u32) -> Device {
 }
 
 fn machine(devices: u32) -> Machine {
-    let mut links = TiVec::new();
-    for from in 0..devices {
-        for to in (0..devices).filter(|&to| to != from) {
-            let (from, to) = (DeviceId(from), DeviceId(to));
-            links.push(Link {
-                from,
-                to,
-                bytes_per_s: 1_000_000_000,
-                latency_ns: 5,
-            });
-        }
-    }
     Machine {
         devices: (0..devices).map(cpu).collect(),
-        links,
+        links: Links::between_all(devices as usize, |_, _| (1_000_000_000, 5)),
         ..Machine::default()
     }
 }

@@ -102,7 +102,7 @@ pub(super) fn machine_elements(machine: &Machine) -> u64 {
         .iter()
         .map(|host| 1 + host.devices.len())
         .sum();
-    (machine.devices.len() + machine.links.len() + core_count + hosted_count) as u64
+    (machine.devices.len() + machine.links.runs().len() + core_count + hosted_count) as u64
 }
 
 /// Slots and what else is listed in a plan. Recursion is as deep as the bundle's decoder allows.

@@ -5,8 +5,8 @@ use std::fmt;
 use super::budget::{Budget, Overrun};
 use crate::text::printable;
 use crate::{
-    ActorId, BlobId, BufferId, ChannelId, DeviceId, HostId, HostKindId, KindId, LinkId, PlanId,
-    Region, RingId, Role, TokenType,
+    ActorId, BlobId, BufferId, ChannelId, DeviceId, HostId, HostKindId, KindId, PlanId, Region,
+    RingId, Role, TokenType,
 };
 
 /// A port of an actor, for messages: `input 2`.
@@ -125,7 +125,6 @@ small!(
     ChannelId,
     DeviceId,
     KindId,
-    LinkId,
     PlanId,
     RingId,
     Option<PlanId>,
@@ -232,10 +231,10 @@ errors! {
     "V0135" Merged { actor: ActorId, why: String } "{actor} of a merged graph {}", printable(why);
     // Machine.
     "V0201" DuplicateDevice { name: String, first: DeviceId, second: DeviceId } "{first} and {second} are both called `{}`", printable(name);
-    "V0202" LinkDevice { link: LinkId, device: DeviceId, devices: usize } "{link} names {device} of {devices} devices";
-    "V0203" LinkToSelf { link: LinkId, device: DeviceId } "{link} goes from {device} to itself";
-    "V0204" DuplicateLink { first: LinkId, second: LinkId } "{first} and {second} join the same devices";
-    "V0205" ZeroBandwidth { link: LinkId } "{link} has a bandwidth of 0 bytes per second, must be at least 1";
+    "V0202" LinkDevice { from: DeviceId, to: u64, devices: usize } "a link goes from {from} to dev{to}, there are {devices} devices";
+    "V0203" LinkToSelf { device: DeviceId } "a link goes from {device} to itself";
+    "V0204" DuplicateLink { from: DeviceId, to: DeviceId } "two links go from {from} to {to}";
+    "V0205" ZeroBandwidth { from: DeviceId, to: DeviceId } "the link from {from} to {to} has a bandwidth of 0 bytes per second, must be at least 1";
     "V0206" DuplicateCore { device: DeviceId, core: u32 } "{device} names core {core} twice";
     "V0207" CoreNumber { device: DeviceId, core: u32, limit: u32 } "{device} names core {core}, at most {limit}";
     "V0208" HostDevice { host: HostId, device: DeviceId, devices: usize } "{host} names {device} of {devices} devices";
@@ -247,6 +246,7 @@ errors! {
     "V0214" TierDevice { device: DeviceId, devices: usize } "a tier is for {device} of {devices} devices";
     "V0215" TierBandwidth { device: DeviceId } "the tier of {device} has a bandwidth of 0 bytes per second, must be at least 1";
     "V0216" TierBackend { device: DeviceId } "{device} has a tier and is not a CPU: only CPU devices fetch weights";
+    "V0217" LinkRun { from: DeviceId, to: DeviceId } "the run of links from {from} that begins at {to} is empty, out of order, or goes on with the one before it";
     // Plans and calendars.
     "V0301" NoPlan {} "a program needs at least 1 plan, has 0";
     "V0302" DuplicatePlan { name: String, first: PlanId, second: PlanId } "{first} and {second} are both called `{}`", printable(name);

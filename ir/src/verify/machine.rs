@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::error::{Errors, VerifyError};
 use super::names::check_name;
 use crate::limits::{MAX_CORE, MAX_DEVICES};
-use crate::{DeviceId, HostId, LinkId, Machine, TiVec};
+use crate::{DeviceId, HostId, LinkRun, Machine, TiVec};
 
-/// Checks a machine. O(n log n) in its devices, cores and links.
+/// Checks a machine. O(n log n) in its devices and cores.
 pub(super) fn check(machine: &Machine, errors: &mut Errors) {
     let devices = machine.devices.len();
     if !errors.limit(
@@ -156,116 +156,40 @@ fn check_host_devices(
     }
 }
 
-/// Checks the ends and speeds of links.
+/// Checks the ends, speeds and order of links.
 fn check_links(machine: &Machine, errors: &mut Errors) {
     let devices = machine.devices.len();
-
-    // At most one link for each ordered pair, so that a transfer has one speed.
-    let first_links = first_links(machine);
-    for (id, link) in machine.links.iter_enumerated() {
+    let mut before: Option<&LinkRun> = None;
+    for run in machine.links.runs() {
         if errors.full() {
             return;
         }
-        for device in [link.from, link.to] {
-            if device.index() >= devices {
-                errors.push(VerifyError::LinkDevice {
-                    link: id,
-                    device,
-                    devices,
-                });
-            }
-        }
-
-        if link.from == link.to {
-            errors.push(VerifyError::LinkToSelf {
-                link: id,
-                device: link.from,
+        let LinkRun { from, to, .. } = *run;
+        let last_device = u64::from(from.0).max(run.last_receiver());
+        if last_device >= devices as u64 {
+            errors.push(VerifyError::LinkDevice {
+                from,
+                to: run.last_receiver(),
+                devices,
             });
         }
-
-        if link.bytes_per_s == 0 {
-            errors.push(VerifyError::ZeroBandwidth { link: id });
+        if from == to {
+            errors.push(VerifyError::LinkToSelf { device: from });
         }
-        let first = first_links[id];
-        if first != id {
-            errors.push(VerifyError::DuplicateLink { first, second: id });
+        if run.bytes_per_s == 0 {
+            errors.push(VerifyError::ZeroBandwidth { from, to });
         }
-    }
-}
 
-/// The first link that joins the same two devices, of each link.
-///
-/// Links are sorted rather than entered in a map: large machines have a million of them, nearly always in order.
-fn first_links(machine: &Machine) -> TiVec<LinkId, LinkId> {
-    let links = machine.links.iter_enumerated();
-    let mut all_ends: Vec<LinkEnds> = links
-        .map(|(id, link)| LinkEnds {
-            from: link.from,
-            to: link.to,
-            id,
-        })
-        .collect();
-    all_ends.sort_unstable();
-
-    let mut first_links: TiVec<LinkId, LinkId> = machine.links.keys().collect();
-    for pair in all_ends.windows(2) {
-        let before = pair[0];
-        let next = pair[1];
-        if before.from == next.from && before.to == next.to {
-            first_links[next.id] = first_links[before.id];
+        // At most one link for each ordered pair, so that a transfer has one speed; in order, so that it is found.
+        let is_out_of_order = before.is_some_and(|before| (before.from, before.to) > (from, to));
+        let is_cut_off = before.is_some_and(|before| before.is_continued_by(run));
+        let is_double = before
+            .is_some_and(|before| before.from == from && before.last_receiver() >= u64::from(to.0));
+        if run.count == 0 || is_out_of_order || is_cut_off {
+            errors.push(VerifyError::LinkRun { from, to });
+        } else if is_double {
+            errors.push(VerifyError::DuplicateLink { from, to });
         }
+        before = Some(run);
     }
-    first_links
-}
-
-/// What links are sorted by.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct LinkEnds {
-    from: DeviceId,
-    to: DeviceId,
-    id: LinkId,
-}
-
-/// The ordered pairs of devices with a link between them, one bit each: the rings of every plan are looked up in it.
-pub(super) struct LinkedPairs {
-    devices: usize,
-    words: Vec<u64>,
-}
-
-impl LinkedPairs {
-    /// The pairs of a machine that has passed its checks: the table grows with the square of its devices.
-    pub(super) fn of(machine: &Machine) -> Self {
-        let devices = machine.devices.len();
-        let mut pairs = Self {
-            devices,
-            words: vec![0; (devices * devices).div_ceil(u64::BITS as usize)],
-        };
-        for link in &machine.links {
-            if let Some(BitPlace { word, mask }) = pairs.place(link.from, link.to) {
-                pairs.words[word] |= mask;
-            }
-        }
-        pairs
-    }
-
-    /// Whether there is a link from one device to another; false for devices that do not exist.
-    pub(super) fn contains(&self, from: DeviceId, to: DeviceId) -> bool {
-        self.place(from, to)
-            .is_some_and(|BitPlace { word, mask }| self.words[word] & mask != 0)
-    }
-
-    fn place(&self, from: DeviceId, to: DeviceId) -> Option<BitPlace> {
-        let exist = from.index() < self.devices && to.index() < self.devices;
-        let bit = exist.then(|| from.index() * self.devices + to.index())?;
-        Some(BitPlace {
-            word: bit / u64::BITS as usize,
-            mask: 1 << (bit % u64::BITS as usize),
-        })
-    }
-}
-
-/// Where the bit of a pair is.
-struct BitPlace {
-    word: usize,
-    mask: u64,
 }

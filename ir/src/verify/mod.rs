@@ -62,7 +62,6 @@ pub use self::budget::Work;
 use self::budget::{Budget, graph_elements, machine_elements, plan_elements, program_elements};
 use self::error::Errors;
 pub use self::error::{Access, MAX_ERRORS, Memory, Port, VerifyError, Wait};
-use self::machine::LinkedPairs;
 pub use self::modes::{ModesError, VerifiedModes, verify_modes};
 use crate::bundle::Image;
 use crate::limits::MAX_PLANS;
@@ -142,7 +141,6 @@ pub(crate) fn check_keeping(
             graph: &program.graph,
             repetition: &q,
             machine: &program.machine,
-            linked: &LinkedPairs::of(&program.machine),
         };
         for (id, plan) in program.plans.iter_enumerated() {
             if errors.full() {
@@ -208,7 +206,6 @@ pub fn check_plan(
             graph,
             repetition: &q,
             machine,
-            linked: &LinkedPairs::of(machine),
         };
         plan::check(&checked, id, plan, &mut errors);
     }

@@ -11,9 +11,9 @@ use crate::testing::programs::{
 };
 use crate::{
     Action, BufferId, CARRIED, Calendar, ChannelId, ClosedAnswer, Contingency, DType, DeviceId,
-    Entry, Gate, Host, HostId, InPlace, KernelCode, KindId, LaneKind, LiveParameter, MODEL,
-    MODEL_ITERATIONS, MergedModel, Region, RingId, Slot, TokenType, Value, carried_param,
-    merged_models,
+    Entry, Gate, Host, HostId, InPlace, KernelCode, KindId, LaneKind, LinkRun, Links,
+    LiveParameter, MODEL, MODEL_ITERATIONS, MergedModel, Region, RingId, Slot, TokenType, Value,
+    carried_param, merged_models,
 };
 
 /// Gives an actor the live parameter `level`.
@@ -312,6 +312,13 @@ fn graphs() {
     ]);
 }
 
+/// Changes the runs of links as no compiler would.
+fn change_runs(program: &mut Program, change: impl FnOnce(&mut Vec<LinkRun>)) {
+    let mut runs = program.machine.links.runs().to_vec();
+    change(&mut runs);
+    program.machine.links = Links::of_runs(runs);
+}
+
 #[test]
 fn machines() {
     run(&[
@@ -319,17 +326,39 @@ fn machines() {
             p.machine.devices[DeviceId(1)].name = "cpu:0".into()
         }),
         ("V0202", two_devices, |p| {
-            p.machine.links[crate::LinkId(0)].to = DeviceId(9)
+            change_runs(p, |runs| runs[0].to = DeviceId(9))
+        }),
+        ("V0202", two_devices, |p| {
+            change_runs(p, |runs| runs[0].count = 2)
+        }),
+        ("V0202", two_devices, |p| {
+            change_runs(p, |runs| runs[0].count = u32::MAX)
         }),
         ("V0203", two_devices, |p| {
-            p.machine.links[crate::LinkId(0)].to = DeviceId(0)
+            change_runs(p, |runs| runs[0].to = DeviceId(0))
         }),
         ("V0204", two_devices, |p| {
-            let link = p.machine.links[crate::LinkId(0)].clone();
-            p.machine.links.push(link);
+            change_runs(p, |runs| runs.push(runs[1]))
         }),
         ("V0205", two_devices, |p| {
-            p.machine.links[crate::LinkId(0)].bytes_per_s = 0
+            change_runs(p, |runs| runs[0].bytes_per_s = 0)
+        }),
+        ("V0217", two_devices, |p| {
+            change_runs(p, |runs| runs[0].count = 0)
+        }),
+        ("V0217", two_devices, |p| {
+            change_runs(p, |runs| runs.reverse())
+        }),
+        ("V0217", four_devices, |p| {
+            change_runs(p, |runs| {
+                runs[0].count -= 1;
+                let cut_off = LinkRun {
+                    to: DeviceId(3),
+                    count: 1,
+                    ..runs[0]
+                };
+                runs.insert(1, cut_off);
+            });
         }),
         ("V0128", two_devices, |p| {
             p.machine.devices[DeviceId(0)].name.push('\0');
@@ -810,17 +839,7 @@ fn four_devices() -> Program {
         device.name = format!("other:{index}");
         machine.devices.push(device);
     }
-    machine.links.clear();
-    for from in (0..4).map(DeviceId) {
-        for to in (0..4).map(DeviceId).filter(|to| *to != from) {
-            machine.links.push(crate::Link {
-                from,
-                to,
-                bytes_per_s: 1_000_000_000,
-                latency_ns: 5,
-            });
-        }
-    }
+    machine.links = Links::between_all(4, |_, _| (1_000_000_000, 5));
 
     // 0 and 1 are one host now, 2 and 3 the other.
     for (host, devices) in machine.hosts.iter_mut().zip([[0, 1], [2, 3]]) {
@@ -862,7 +881,7 @@ fn contingencies() {
             p.machine.devices[DeviceId(1)].memory_bytes -= 1
         }),
         ("V1006", spare, |p| {
-            p.machine.links[crate::LinkId(0)].latency_ns = 6
+            change_runs(p, |runs| runs[0].latency_ns = 6)
         }),
         ("V1007", spare, |p| entry(p).lost.clear()),
         ("V1008", spare, |p| entry(p).lost[0].kind = KindId(1)),
@@ -927,7 +946,7 @@ fn contingencies() {
             p.machine.devices[DeviceId(1)].memory_bytes -= 1
         }),
         ("V1020", spare_host, |p| {
-            p.machine.links[crate::LinkId(0)].latency_ns = 6
+            change_runs(p, |runs| runs[0].latency_ns = 6)
         }),
         ("V1022", spare_host, |p| {
             *kinds(p) = vec![vec![DeviceId(0), DeviceId(1)]];

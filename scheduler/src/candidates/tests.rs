@@ -123,10 +123,10 @@ fn devices_beyond_those_of_use_do_not_shorten_the_period() {
 fn devices_that_are_linked_unlike_are_told_apart() {
     // Two halves: even devices are near each other, and so are odd ones.
     let halves = |machine: &mut Machine, _: &mut Costs| {
-        for link in &mut machine.links {
+        machine.links.change(|link| {
             let is_near = link.from.0 % 2 == link.to.0 % 2;
             link.latency_ns = if is_near { 1 } else { 1_000 };
-        }
+        });
     };
     let mut found = seen(3, 40, halves);
     found.sort_unstable();
@@ -134,9 +134,10 @@ fn devices_that_are_linked_unlike_are_told_apart() {
 
     // No two links alike: no device stands for another.
     let unlike = |machine: &mut Machine, _: &mut Costs| {
-        for (link, index) in machine.links.iter_mut().zip(0u64..) {
-            link.bytes_per_s += index;
-        }
+        let mut indices = 0u64..;
+        machine
+            .links
+            .change(|link| link.bytes_per_s += indices.next().expect("endless"));
     };
     assert_eq!(seen(3, 40, unlike).len(), 40);
 }

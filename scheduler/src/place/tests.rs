@@ -32,9 +32,10 @@ fn unlike_costs(graph: &Graph, machine: &Machine) -> Costs {
 /// Devices of equal speed between which no two links are equal.
 fn unlike_links(devices: usize) -> Machine {
     let mut machine = machine(devices);
-    for (link, index) in machine.links.iter_mut().zip(0u64..) {
-        link.bytes_per_s += index;
-    }
+    let mut indices = 0u64..;
+    machine
+        .links
+        .change(|link| link.bytes_per_s += indices.next().expect("endless"));
     machine
 }
 

@@ -189,12 +189,12 @@ fn plans_heed_the_links_between_hosts() {
     let hosts_used = |latency_ns: u64, seed: u64| {
         let graph = random::graph(seed, shape);
         let mut machine = random::cluster(2, 2);
-        for link in &mut machine.links {
+        machine.links.change(|link| {
             if link.from.0 / 2 != link.to.0 / 2 {
                 link.bytes_per_s = 10_000_000_000 / (latency_ns / 200);
                 link.latency_ns = latency_ns;
             }
-        }
+        });
         let costs = random::costs(&graph, &machine, seed);
         let options = ScheduleOptions {
             block: Block::Fixed(1),

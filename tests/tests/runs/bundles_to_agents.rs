@@ -14,7 +14,8 @@ use zbmd_tests::child_run;
 use zbmd_tests::cluster_models::Cluster;
 use zbmd_tests::harness::Test;
 use zbmd_tests::run_process::RunProcess;
-use zbmd_tests::virtual_cluster::{ClusterRuns, LONG_LEASE, filters};
+use zbmd_tests::tiers::Layers;
+use zbmd_tests::virtual_cluster::{ClusterRuns, LONG_LEASE};
 
 pub(super) const TESTS: &[Test] = &[
     (
@@ -25,11 +26,18 @@ pub(super) const TESTS: &[Test] = &[
     ("without_room", without_room),
 ];
 
-/// Links between so many devices make a bundle of several parts.
 const CLUSTER: Cluster = Cluster {
     hosts: 4,
-    devices: 160,
+    devices: 2,
 };
+/// 1 MiB a layer: their weights make a bundle of several parts.
+const LAYERS: Layers = Layers {
+    rows: 1,
+    width: 512,
+    count: 5,
+    quantised: false,
+};
+const INPUT_BYTES: usize = 20 * 4 * LAYERS.width;
 const LIMIT: Duration = Duration::from_secs(60);
 const PART_BYTES: u64 = 1 << 20;
 
@@ -46,10 +54,10 @@ impl Setting {
             folder: folder.path(),
             cluster: CLUSTER,
         };
-        runs.compile("filters", &filters(2), Losses::None, None);
-        std::fs::write(folder.path().join("in.f32"), [0; 40_000]).expect("written");
+        runs.compile("layers", &model(folder.path()), Losses::None, None);
+        std::fs::write(folder.path().join("in.f32"), [0; INPUT_BYTES]).expect("written");
         token_file(folder.path(), "a token of the test");
-        let bundle = std::fs::metadata(folder.path().join("filters.zbmd"));
+        let bundle = std::fs::metadata(folder.path().join("layers.zbmd"));
         let parts = bundle.expect("written").len().div_ceil(PART_BYTES);
         assert!(parts > 3, "{parts} parts");
         Self { folder, parts }
@@ -87,7 +95,7 @@ impl Setting {
     fn run(&self, agents: &[&Agent]) -> RunProcess {
         let mut command = child_run::command();
         command
-            .args(["filters.zbmd", "-i", "in=in.f32", "-o", "out=out.f32"])
+            .args(["layers.zbmd", "-i", "in=in.f32", "-o", "out=out.f32"])
             .args(["--token-file", "token", "--host-lease", LONG_LEASE])
             .current_dir(self.folder.path());
         for (number, agent) in agents.iter().enumerate() {
@@ -102,6 +110,14 @@ impl Setting {
         let (status, said) = self.run(agents).end();
         assert!(status.success(), "{said}");
     }
+}
+
+/// The layers, with source and sink on the run's own host.
+fn model(folder: &Path) -> String {
+    let weights = format!("Npy(\"{}/", folder.display());
+    let pins = r#"pins: { "in": "h0:0", "out": "h0:0" }, sinks:"#;
+    let text = LAYERS.write(folder).replace("Npy(\"", &weights);
+    text.replace("sinks:", pins)
 }
 
 /// An agent, which ends with this.

@@ -30,7 +30,7 @@ impl<'a> ProgramSide<'a> {
         found.and_then(|view| view.host.as_deref()).unwrap_or("")
     }
 
-    fn links(self) -> BTreeMap<String, &'a Link> {
+    fn links(self) -> BTreeMap<String, Link> {
         let machine = &self.program.machine;
         let named_links = machine.links.iter().map(|link| {
             let from = &machine.devices[link.from].name;

@@ -27,8 +27,12 @@ pub(crate) fn agent_queues() -> Queues {
     vec![(0, 1)]
 }
 
-/// How often a worker is looked at that waits for others, in looks at all: a signal may have stopped its process.
-const LOOKS_PER_STOP: u64 = 16;
+/// A worker that waits for others is asked about after so many looks at least, as a signal may have stopped its process; and after
+/// as many as to ask about every other worker at most in one look.
+const MIN_LOOKS_PER_STOP: u64 = 16;
+/// What a thread that runs has had of a core is known at the next look, however late that is: it is asked about when it has stood
+/// so much longer, as a part of the time before.
+const RUNNING_LOOKS_PART: u64 = 8;
 /// No epoch has as many blocks.
 const LAST_BLOCK: u64 = u64::MAX >> 2;
 
@@ -45,6 +49,7 @@ pub(super) struct AgentEpoch {
     calendars: Mutex<Vec<Reported>>,
     /// The agent's own, which the workers of threads are in.
     own_process: u32,
+    looks_per_stop: u64,
 }
 
 /// A calendar of this host, and what the conductor knows of its worker.
@@ -57,14 +62,16 @@ struct Reported {
     border: u64,
     /// Where the worker was at the last look: its period and instruction.
     seen_at: (u64, u32),
-    /// The conductor has been told that it stands.
-    is_standing: bool,
+    /// It has been seen there in so many looks.
+    looks: u64,
+    /// So many of them have passed when the system is asked about its thread.
+    next_ask: u64,
+    /// What the conductor has been told of it, if it stands.
+    standing: Option<Standing>,
     /// Which of its worker's instructions wait for others; none before it is ready.
     waits: Vec<bool>,
     /// The process that its worker's thread is in.
     process: u32,
-    /// So often it was looked at.
-    looks: u64,
 }
 
 impl AgentEpoch {
@@ -95,11 +102,13 @@ impl AgentEpoch {
             changes_taken: 0,
             border: 0,
             seen_at: (0, WorkerStatus::BETWEEN_PERIODS),
-            is_standing: false,
+            looks: 0,
+            next_ask: 0,
+            standing: None,
             waits: Vec::new(),
             process: own_process,
-            looks: *calendar as u64,
         });
+        let workers = calendars.len() as u64;
         Ok(Self {
             loaded: Arc::clone(loaded),
             spec: Arc::new(spec),
@@ -107,6 +116,7 @@ impl AgentEpoch {
             numbers: Mutex::new(numbers),
             calendars: Mutex::new(reported.collect()),
             own_process,
+            looks_per_stop: MIN_LOOKS_PER_STOP.max(2 * workers),
             memory: Arc::clone(&memory),
         })
     }
@@ -242,10 +252,9 @@ impl AgentEpoch {
         let status = &self.memory.statuses[reported.calendar];
         let periods = status.periods.load(Ordering::Acquire);
         let changes_taken = status.changes_taken.load(Ordering::Acquire);
-        let standing = self.standing(reported, periods);
-        let has_moved_on = reported.is_standing && standing.is_none();
+        let stands_elsewhere = self.look_at(reported, periods);
         let is_told = reported.periods == Some(periods) && reported.changes_taken == changes_taken;
-        if is_told && standing.is_none() && !has_moved_on {
+        if is_told && !stands_elsewhere {
             return Ok(());
         }
 
@@ -262,42 +271,54 @@ impl AgentEpoch {
         }
         reported.periods = Some(periods);
         reported.changes_taken = changes_taken;
-        reported.is_standing = standing.is_some();
         tell(Report::Progress {
             epoch: self.spec.epoch,
             calendar: reported.calendar as u32,
             periods,
             changes_taken,
-            standing,
+            standing: reported.standing,
         })
     }
 
-    /// Where a worker stands, if it is where it was at the last look, and waits for nobody there or was stopped by a signal.
-    fn standing(&self, reported: &mut Reported, periods: u64) -> Option<Standing> {
+    /// Looks where a worker is. It stands if it is where it was at the last look, and waits for nobody there or was stopped by a
+    /// signal. Whether there is something to tell of that.
+    fn look_at(&self, reported: &mut Reported, periods: u64) -> bool {
         let status = &self.memory.statuses[reported.calendar];
         let pc = status.pc.load(Ordering::Relaxed);
         let thread = status.thread.load(Ordering::Acquire);
+        // Outside of all instructions it waits for admission.
+        let may_wait = reported.waits.get(pc as usize).copied().unwrap_or(true);
         let seen_before = std::mem::replace(&mut reported.seen_at, (periods, pc));
         let has_left = status.has_left.load(Ordering::Acquire) != 0;
         if seen_before != (periods, pc) || thread == 0 || has_left {
-            return None;
+            reported.looks = 0;
+            reported.next_ask = match may_wait {
+                // Not all of them in one look.
+                true => self.looks_per_stop + reported.calendar as u64 % self.looks_per_stop,
+                false => 1,
+            };
+            return reported.standing.take().is_some();
         }
 
-        // Outside of all instructions it waits for admission.
-        let may_wait = reported.waits.get(pc as usize).copied().unwrap_or(true);
-        if !may_wait {
-            let thread = system::thread_state(reported.process, thread)?;
-            return Some(Standing { pc, thread });
-        }
-
-        // Only processes are stopped without their agent.
         reported.looks += 1;
-        let is_time = reported.is_standing || reported.looks.is_multiple_of(LOOKS_PER_STOP);
-        if reported.process == self.own_process || !is_time {
-            return None;
+        // Only processes are stopped without their agent.
+        let cannot_hang = may_wait && reported.process == self.own_process;
+        if reported.looks < reported.next_ask || cannot_hang {
+            return false;
         }
-        let thread = system::thread_state(reported.process, thread)?;
-        (thread.os == Os::Stopped).then_some(Standing { pc, thread })
+        let thread = system::thread_state(reported.process, thread);
+        let standing = thread.map(|thread| Standing { pc, thread });
+        let standing = standing.filter(|standing| !may_wait || standing.thread.os == Os::Stopped);
+        let was_standing = reported.standing.is_some();
+        reported.standing = standing;
+
+        let looks_until_next = match standing {
+            Some(standing) if standing.thread.os != Os::Running => 1,
+            Some(_) => (reported.looks / RUNNING_LOOKS_PART).max(1),
+            None => self.looks_per_stop,
+        };
+        reported.next_ask = reported.looks + looks_until_next;
+        was_standing || standing.is_some()
     }
 
     /// The tokens that a calendar's device keeps, in an area.

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as FlagOrdering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ use crate::worker::wired::{Network, Wiring};
 
 /// How often the conductor is told what has changed.
 const TICK: Duration = Duration::from_millis(1);
+/// How often it is looked whether it is still to be obeyed, when there is no epoch.
+const IDLE_TICK: Duration = Duration::from_millis(20);
 
 /// What a run is to an agent, once its bundle is loaded.
 pub(super) struct RunTerms {
@@ -52,6 +54,8 @@ pub(super) struct AgentRun {
     sending: Mutex<()>,
     is_over: AtomicBool,
     present: Mutex<Option<Arc<AgentEpoch>>>,
+    /// There is an epoch at work now.
+    has_begun: Condvar,
     /// The council's word for the epoch at work.
     mandate: Mutex<Option<Mandate>>,
     /// Why this agent obeys the conductor no more.
@@ -65,6 +69,7 @@ impl AgentRun {
             sending: Mutex::default(),
             is_over: AtomicBool::new(false),
             present: Mutex::new(None),
+            has_begun: Condvar::new(),
             mandate: Mutex::default(),
             objection: OnceLock::new(),
         }
@@ -254,6 +259,7 @@ impl AgentRun {
             .begin(network.run, spec.epoch, Some(places.plan));
         let epoch = Arc::new(AgentEpoch::create(loaded, *spec, start, &calendars)?);
         *self.present() = Some(Arc::clone(&epoch));
+        self.has_begun.notify_all();
         self.terms.begun_epochs.fetch_add(1, FlagOrdering::Relaxed);
         if let Some(workers) = &self.terms.workers {
             for calendar in calendars {
@@ -346,7 +352,18 @@ impl AgentRun {
                     return;
                 }
             }
-            std::thread::sleep(TICK);
+            let is_idle = |present: &mut Option<_>| present.is_none();
+            let present = self.present();
+            match *present {
+                None => drop(
+                    self.has_begun
+                        .wait_timeout_while(present, IDLE_TICK, is_idle),
+                ),
+                Some(_) => {
+                    drop(present);
+                    std::thread::sleep(TICK);
+                }
+            }
         }
     }
 }

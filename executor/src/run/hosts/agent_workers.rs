@@ -27,9 +27,11 @@ use crate::worker::wired::WorkerPlaces;
 
 /// How often it is looked for requests that processes have not taken.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
-/// The same when there are none, and how often for processes that were stopped before they were ready: each look takes some
-/// microseconds for each of them, which those that start need.
+/// The same when there are none.
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
+/// How often it is looked whether processes were stopped before they were ready, for each of them: a look takes some microseconds,
+/// which those that start need.
+const START_LOOK_PAUSE: Duration = Duration::from_millis(5);
 /// Processes that the system has not cleared away after so long are left to it.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
@@ -222,8 +224,9 @@ impl AgentWorkers {
         let is_pending = pool.flush(members.values_mut().map(|member| &mut member.process));
         let now_ns = Clock.now_ns();
         if state.next_start_look_ns <= now_ns {
-            state.next_start_look_ns = now_ns + IDLE_PAUSE.as_nanos() as u64;
-            state.end_stopped_starters();
+            let starters = state.end_stopped_starters();
+            let pause = IDLE_PAUSE.max(START_LOOK_PAUSE * starters);
+            state.next_start_look_ns = now_ns + pause.as_nanos() as u64;
         }
         let are_standbys_due = state.next_standby_ns.is_some_and(|at_ns| at_ns <= now_ns);
         drop(state);
@@ -332,14 +335,17 @@ impl AgentWorkers {
 }
 
 impl State {
-    /// Ends processes that a signal stopped before they were ready.
-    fn end_stopped_starters(&self) {
+    /// Ends processes that a signal stopped before they were ready; how many are not ready.
+    fn end_stopped_starters(&self) -> u32 {
+        let mut starters = 0;
         for member in self.members.values().filter(|member| !member.is_ready) {
+            starters += 1;
             let lifetime = member.process.lifetime();
             if lifetime.is_stopped() {
                 lifetime.end(Some("a signal stopped it before it was ready"));
             }
         }
+        starters
     }
 
     fn member(&mut self, worker: WorkerNumber) -> Option<&mut Member> {

@@ -19,7 +19,6 @@ use std::collections::BTreeMap;
 use self::cursor::Flat;
 use super::budget::graph_elements;
 use super::error::{Errors, VerifyError};
-use super::machine::LinkedPairs;
 use crate::limits::{MAX_ARENA_BYTES, MAX_FIRINGS};
 use crate::{
     ActorId, BufferId, ChannelId, DeviceId, Graph, Machine, Plan, PlanId, PortChannels, RingId,
@@ -30,7 +29,6 @@ use crate::{
 struct Cx<'a> {
     graph: &'a Graph,
     machine: &'a Machine,
-    linked: &'a LinkedPairs,
     id: PlanId,
     plan: &'a Plan,
     ports: PortChannels,
@@ -60,7 +58,6 @@ pub(super) struct Checked<'a> {
     /// The graph's repetition vector.
     pub(super) repetition: &'a TiVec<ActorId, u64>,
     pub(super) machine: &'a Machine,
-    pub(super) linked: &'a LinkedPairs,
 }
 
 /// Checks a plan.
@@ -202,7 +199,6 @@ impl<'a> Cx<'a> {
         Some(Self {
             graph,
             machine,
-            linked: checked.linked,
             id,
             plan,
             ports,

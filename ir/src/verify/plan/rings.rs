@@ -111,7 +111,7 @@ fn check_ring(cx: &Cx<'_>, (id, ring): (RingId, &Ring), buffer_of: &BufferOf, er
         _ => {}
     }
 
-    if from != to && !cx.linked.contains(from, to) {
+    if from != to && cx.machine.link(from, to).is_none() {
         errors.push(VerifyError::NoLink {
             plan,
             ring: id,
