@@ -133,7 +133,8 @@ impl SetError {
             | Self::Scratch { .. }
             | Self::TooLate { .. }
             | Self::Pending { .. }
-            | Self::Full => exit::REFUSED,
+            | Self::Full
+            | Self::Council { .. } => exit::REFUSED,
             Self::Ended => exit::NO_RUN,
         }
     }

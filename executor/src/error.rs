@@ -307,6 +307,11 @@ pub enum SetError {
     /// Changes come faster than blocks.
     #[error("{CAPACITY} changes wait for the workers: try again when a block has passed")]
     Full,
+    /// Changes come faster than borders.
+    #[error(
+        "the council keeps {limit} bytes of changes, and has that many of outputs that nobody has taken: try again when more of them are taken"
+    )]
+    Council { limit: usize },
     /// Too many changes at tokens to come.
     #[error("{limit} changes have not taken effect yet: set those of later tokens later")]
     Pending { limit: usize },

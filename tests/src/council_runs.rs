@@ -33,6 +33,25 @@ const MODEL: &str = r#"Model(
     sinks: { "out": Stream() },
 )"#;
 
+/// The same with a level that can be set while it runs behind it all: what comes out is that.
+const LEVEL_MODEL: &str = r#"Model(
+    name: "levels",
+    params: { "level": Live(0.0, min: 0.0, max: 100000.0) },
+    sources: { "in": Stream(dtype: f32) },
+    actors: {
+        "a": Fir(design: { "kind": "lowpass", "cutoff": 0.2, "rate": 1, "taps": 300, "window": { "kaiser": 7.9 } }),
+        "b": Fir(design: { "kind": "lowpass", "cutoff": 0.3, "rate": 1, "taps": 600, "window": { "kaiser": 7.9 } }),
+        "c": Fir(design: { "kind": "lowpass", "cutoff": 0.1, "rate": 1, "taps": 300, "window": { "kaiser": 7.9 } }),
+        "one": Expr("x * 0 + 1"),
+        "level": Gain($level),
+    },
+    channels: [
+        (from: "in", to: ["a"]), (from: "a", to: ["b"]), (from: "b", to: ["c"]), (from: "c", to: ["one"]),
+        (from: "one", to: ["level"]), (from: "level", to: ["out"]),
+    ],
+    sinks: { "out": Stream() },
+)"#;
+
 /// Of the council; long enough for a crowded computer.
 pub const LEASE: Duration = Duration::from_millis(160);
 /// Tokens of the input, and how fast they come.
@@ -47,6 +66,8 @@ pub struct CouncilRuns {
     /// Those that cannot conduct.
     witnesses: String,
     lease: Duration,
+    /// The input of a run that stands by comes by the clock too.
+    feeds_standby: bool,
 }
 
 impl CouncilRuns {
@@ -59,6 +80,17 @@ impl CouncilRuns {
         }
     }
 
+    /// The same for a model whose output is the live parameter `level`.
+    pub fn prepare_levels_with_standby(folder: &Path, lease: Duration) -> Self {
+        Self {
+            witnesses: "3".to_owned(),
+            lease,
+            // Not as fast as it can: there must be time to set something.
+            feeds_standby: true,
+            ..Self::prepare_model(folder, LEVEL_MODEL, Some(2_048), 3)
+        }
+    }
+
     /// Prepares a folder, for a council of three.
     pub fn prepare(folder: &Path) -> Self {
         Self::prepare_for(folder, 3)
@@ -66,11 +98,16 @@ impl CouncilRuns {
 
     /// Prepares a folder, for a council of so many.
     pub fn prepare_for(folder: &Path, voter_count: u64) -> Self {
+        Self::prepare_model(folder, MODEL, None, voter_count)
+    }
+
+    fn prepare_model(folder: &Path, model: &str, block: Option<u64>, voter_count: u64) -> Self {
         let preparation = Preparation {
             machine: TWO_HOSTS,
-            model: MODEL,
+            model,
             options: CompileOptions {
                 contingencies: Losses::Hosts,
+                block,
                 ..CompileOptions::default()
             },
             seed: 11,
@@ -84,6 +121,7 @@ impl CouncilRuns {
             voters: voters.collect(),
             witnesses: witnesses.join(","),
             lease: LEASE,
+            feeds_standby: false,
         }
     }
 
@@ -117,14 +155,21 @@ impl CouncilRuns {
         start_fed(command, self.folder.join("in.f32"))
     }
 
-    /// Starts a run that stands by as voter 2, on the other host. It has the input as a file.
+    /// Starts a run that stands by as voter 2, on the other host. It has the whole input.
     pub fn standby(&self) -> RunProcess {
+        let input = match self.feeds_standby {
+            true => "in=-",
+            false => "in=in.f32",
+        };
         let mut command = child_run::command();
         command
-            .args(["model.zbmd", "-i", "in=in.f32", "-o", "out=taken.f32"])
+            .args(["model.zbmd", "-i", input, "-o", "out=taken.f32"])
             .args(["--take-over-as", "right"]);
         self.seat(&mut command, 2);
-        RunProcess::start(command)
+        match self.feeds_standby {
+            true => start_fed(command, self.folder.join("in.f32")),
+            false => RunProcess::start(command),
+        }
     }
 
     /// Tokens in the run's output file.
@@ -143,14 +188,31 @@ impl CouncilRuns {
     /// Something of it is missing, or is another.
     pub fn check_both_outputs(&self, said: &str) {
         let first_tokens = self.check_output();
-        let token = said.split("`out` goes on with token ").nth(1);
-        let token = token.and_then(|rest| rest.split_whitespace().next());
-        let token: u64 = token.and_then(|t| t.parse().ok()).expect(said);
+        let token = number_after(said, "`out` goes on with token ");
         assert!(token <= first_tokens, "{token} after {first_tokens} tokens");
         let expected = std::fs::read(self.folder.join("expected.f32")).expect("written");
         let taken = std::fs::read(self.folder.join("taken.f32")).expect("written");
         let is_rest = taken == expected[token as usize * 4..];
         assert!(is_rest, "{} bytes after token {token}", taken.len());
+    }
+
+    /// The tokens of both outputs, where the second goes on from the token that its run has said; what both have is the same.
+    ///
+    /// # Panics
+    /// It is not, or there is a gap.
+    pub fn joined_outputs(&self, said: &str) -> Vec<f32> {
+        let read = |name: &str| -> Vec<f32> {
+            let bytes = std::fs::read(self.folder.join(name)).expect("written");
+            let tokens = bytes.as_chunks::<4>().0.iter();
+            tokens.map(|token| f32::from_le_bytes(*token)).collect()
+        };
+        let (mut all, taken) = (read("out.f32"), read("taken.f32"));
+        let token = number_after(said, "`out` goes on with token ") as usize;
+        assert!(token <= all.len(), "{token} after {} tokens", all.len());
+        let both = (all.len() - token).min(taken.len());
+        assert!(all[token..][..both] == taken[..both], "from token {token}");
+        all.extend(&taken[both..]);
+        all
     }
 
     /// The last border that was decided before voter 2 opened an epoch, by the journal of a voter.
@@ -244,6 +306,16 @@ impl CouncilRuns {
         assert_eq!(recovered.snapshot.index, 0, "the whole log is there");
         recovered.entries
     }
+}
+
+/// The number that follows some words of what a run has said.
+///
+/// # Panics
+/// There is none.
+pub fn number_after(said: &str, words: &str) -> u64 {
+    let rest = said.split(words).nth(1).expect(said);
+    let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next();
+    digits.and_then(|digits| digits.parse().ok()).expect(said)
 }
 
 /// Starts a run that is fed from a file by the clock.

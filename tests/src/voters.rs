@@ -232,6 +232,7 @@ impl SmallConductor {
             run: 1,
             conductor: self.own,
             hosts: [0].into(),
+            taken_over: None,
         })?;
         self.release(epoch, 0)?;
         // Whoever conducted before may not have come to it.
@@ -244,6 +245,7 @@ impl SmallConductor {
             let border = RunBorder {
                 iterations: blocks,
                 given_out: blocks,
+                changes_in_state: 0,
                 checksum: blocks,
                 outputs: vec![blocks],
             };

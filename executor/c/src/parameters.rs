@@ -124,7 +124,7 @@ unsafe fn named_values<'a>(
 
 fn refusal(error: &SetError) -> Result<zbmd_status, Failure> {
     match error {
-        SetError::Full | SetError::Pending { .. } => Ok(ZBMD_TIMEOUT),
+        SetError::Full | SetError::Pending { .. } | SetError::Council { .. } => Ok(ZBMD_TIMEOUT),
         SetError::Ended => Ok(ZBMD_ENDED),
         other => Err(Failure::classed(other.class(), other)),
     }

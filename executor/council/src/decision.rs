@@ -9,6 +9,8 @@ use crate::{LogEntry, VoterId};
 
 /// Longest encoded decision: a border of a model with some thousand sinks.
 pub const MAX_DECISION_BYTES: usize = 1 << 16;
+/// Bytes of all changes of live parameters that are kept, at most: a snapshot has them. See [`Decided::changes`].
+pub const MAX_CHANGE_BYTES: usize = 1 << 16;
 
 /// A border of a run: a point to which it can go back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +20,8 @@ pub struct RunBorder {
     /// Iterations up to a border at or before this one, up to which all outputs have been taken from the run: whoever takes over
     /// goes on from there. Its state is held by all of [`Decided::holders`] too.
     pub given_out: u64,
+    /// So many of the run's changes of live parameters are in the state of that border: nobody needs them besides.
+    pub changes_in_state: u64,
     /// Of the state that the run has there.
     pub checksum: u64,
     /// Tokens that each sink has got by then.
@@ -35,6 +39,18 @@ pub enum Decision {
         conductor: VoterId,
         /// The hosts that take part, by their number in the bundle's machine.
         hosts: BTreeSet<u32>,
+        /// Where another has conducted the run before: how many of its changes of live parameters are gone on with. What that one
+        /// has proposed after them does not hold.
+        taken_over: Option<u64>,
+    },
+    /// Live parameters change. Whoever takes over makes the same change.
+    Change {
+        /// In which epoch it is proposed.
+        epoch: u64,
+        /// How many changes of the run were made before it.
+        number: u64,
+        /// Which change, as the executor writes it.
+        change: Vec<u8>,
     },
     /// A border of an epoch. Who does not hold its state is none of [`Decided::holders`] from then on.
     Border {
@@ -145,6 +161,10 @@ pub struct Decided {
     pub border: RunBorder,
     /// The epoch that it is of.
     pub border_epoch: u64,
+    /// How many changes of live parameters the run has made.
+    pub changes_made: u64,
+    /// The last of them: all that are not in the state that whoever takes over begins with.
+    pub changes: Vec<Vec<u8>>,
 }
 
 impl Decided {
@@ -156,11 +176,19 @@ impl Decided {
                 run,
                 conductor,
                 hosts,
+                taken_over,
             }) => {
                 if run != self.run {
                     self.run = run;
                     self.holders.clear();
                     (self.border, self.border_epoch) = (RunBorder::default(), 0);
+                    (self.changes_made, self.changes) = (0, Vec::new());
+                }
+                if let Some(changes) = taken_over {
+                    let void = self.changes_made.saturating_sub(changes);
+                    let left = self.changes.len().saturating_sub(void as usize);
+                    self.changes.truncate(left);
+                    self.changes_made -= void;
                 }
                 self.is_over = false;
                 self.epoch = entry.index;
@@ -174,6 +202,20 @@ impl Decided {
                 border,
                 held_by,
             }) => self.advance_border(epoch, border, &held_by),
+            Ok(Decision::Change {
+                epoch,
+                number,
+                change,
+            }) => {
+                let is_next = epoch == self.epoch && number == self.changes_made;
+                let kept_bytes: usize = self.changes.iter().map(Vec::len).sum();
+                if !is_next || kept_bytes + change.len() > MAX_CHANGE_BYTES {
+                    return Effect::Void;
+                }
+                self.changes.push(change);
+                self.changes_made += 1;
+                Effect::Taken
+            }
             Ok(Decision::End { run }) if run == self.run => {
                 effect(!std::mem::replace(&mut self.is_over, true))
             }
@@ -197,6 +239,11 @@ impl Decided {
         if epoch != self.epoch || !is_later {
             return Effect::Void;
         }
+        let first_kept = self.changes_made - self.changes.len() as u64;
+        let unneeded = border.changes_in_state.saturating_sub(first_kept);
+        let unneeded = self.changes.len().min(unneeded as usize);
+        self.changes.drain(..unneeded);
+
         (self.border, self.border_epoch) = (border, epoch);
         self.holders.retain(|holder| held_by.contains(holder));
         Effect::Taken
@@ -250,6 +297,7 @@ mod tests {
             run,
             conductor: VoterId(1),
             hosts: [0, 1].into(),
+            taken_over: None,
         }
     }
 
@@ -257,6 +305,7 @@ mod tests {
         let border = RunBorder {
             iterations,
             given_out: 0,
+            changes_in_state: 0,
             checksum: iterations * 7,
             outputs: vec![iterations],
         };
@@ -331,6 +380,74 @@ mod tests {
         assert_eq!(decided.apply(&entry(6, 1, &join(3, 5))), Effect::Void);
         assert_eq!(decided.apply(&entry(7, 1, &join(3, 9))), Effect::Taken);
         assert_eq!(decided.holders.len(), 2);
+    }
+
+    #[test]
+    fn changes_are_kept_until_a_state_has_them_and_count_once() {
+        let change = |epoch, number| Decision::Change {
+            epoch,
+            number,
+            change: vec![number as u8; 3],
+        };
+        let mut decided = Decided::default();
+        let mut index = 0;
+        let mut apply = |decided: &mut Decided, decision: &Decision| {
+            index += 1;
+            decided.apply(&entry(index, 1, decision))
+        };
+        apply(&mut decided, &epoch());
+        for number in 0..3 {
+            assert_eq!(apply(&mut decided, &change(1, number)), Effect::Taken);
+            // Proposed twice, too early, and in the name of another epoch.
+            assert_eq!(apply(&mut decided, &change(1, number)), Effect::Void);
+            assert_eq!(apply(&mut decided, &change(1, number + 2)), Effect::Void);
+            assert_eq!(apply(&mut decided, &change(7, number + 1)), Effect::Void);
+        }
+        assert_eq!((decided.changes_made, decided.changes.len()), (3, 3));
+
+        let Decision::Border { mut border, .. } = border(1, 5) else {
+            panic!("it is one");
+        };
+        border.changes_in_state = 2;
+        let held_by = BTreeSet::new();
+        let proposal = Decision::Border {
+            epoch: 1,
+            border,
+            held_by,
+        };
+        assert_eq!(apply(&mut decided, &proposal), Effect::Taken);
+        assert_eq!(decided.changes, [vec![2; 3]]);
+
+        // Whoever takes over has not seen the last one: its own takes that number.
+        let taken_over = Decision::Epoch {
+            run: 7,
+            conductor: VoterId(2),
+            hosts: [0].into(),
+            taken_over: Some(2),
+        };
+        apply(&mut decided, &taken_over);
+        assert_eq!((decided.changes_made, decided.changes.len()), (2, 0));
+        let own_epoch = decided.epoch;
+        assert_eq!(apply(&mut decided, &change(own_epoch, 2)), Effect::Taken);
+
+        // Another run has none.
+        apply(&mut decided, &epoch_of(8));
+        assert_eq!((decided.changes_made, decided.changes.len()), (0, 0));
+    }
+
+    #[test]
+    fn no_more_changes_are_kept_than_a_snapshot_has_room_for() {
+        let mut decided = Decided::default();
+        decided.apply(&entry(1, 1, &epoch()));
+        let taken = (0..100).take_while(|number| {
+            let large = Decision::Change {
+                epoch: 1,
+                number: *number,
+                change: vec![0; 1 << 12],
+            };
+            decided.apply(&entry(2 + number, 1, &large)) == Effect::Taken
+        });
+        assert_eq!(taken.count(), MAX_CHANGE_BYTES >> 12);
     }
 
     #[test]

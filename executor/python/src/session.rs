@@ -309,7 +309,9 @@ impl Session {
             match py.detach(|| self.parameters.set(&named, when)) {
                 Ok(ChangePosition::Iteration(position)) => return Ok(position),
                 Ok(ChangePosition::Token { index, .. }) => return Ok(index),
-                Err(SetError::Full) => py.detach(|| std::thread::sleep(FULL_PAUSE)),
+                Err(SetError::Full | SetError::Council { .. }) => {
+                    py.detach(|| std::thread::sleep(FULL_PAUSE))
+                }
                 Err(SetError::Ended) => return Err(usage_error(SetError::Ended.to_string())),
                 Err(error) => return Err(errors::error_of_class(error.class(), error)),
             }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use zbmd_ir::DeviceId;
 
+#[cfg(hosts)]
+use super::hosts::change_journal::ChangeJournal;
 use super::modes::ModeRequests;
 use super::parameters::ParameterLedger;
 use super::probe::ProbeDesk;
@@ -49,6 +51,9 @@ pub(crate) struct RunControl {
     current: Mutex<Option<CurrentEpoch>>,
     /// What the sinks may give out, where a council decides about that.
     pub(super) release_gate: Option<Arc<ReleaseGate>>,
+    /// Where changes of live parameters are entered that a council decides about.
+    #[cfg(hosts)]
+    pub(super) journal: std::sync::OnceLock<Arc<ChangeJournal>>,
     /// Who looks into the run.
     pub(super) probe_desk: ProbeDesk,
 }
@@ -121,6 +126,8 @@ impl RunControl {
             over: AtomicU32::new(0),
             current: Mutex::new(None),
             release_gate: None,
+            #[cfg(hosts)]
+            journal: std::sync::OnceLock::new(),
             probe_desk: ProbeDesk::default(),
         }
     }
@@ -144,8 +151,17 @@ impl RunControl {
     /// The run has ended.
     pub(super) fn mark_over(&self) {
         self.over.store(1, Ordering::Release);
+        self.end_journal();
         // Whoever asks for a change after this finds the run over.
         self.mode_requests().end();
+    }
+
+    /// Nobody decides about changes any more.
+    fn end_journal(&self) {
+        #[cfg(hosts)]
+        if let Some(journal) = self.journal.get() {
+            journal.end();
+        }
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -189,6 +205,7 @@ impl RunControl {
     /// Gives the run up: every wait ends.
     pub(crate) fn abort(&self) {
         self.stop.set();
+        self.end_journal();
         if let Some(current) = &*self.current() {
             current.memory.stop();
         }

@@ -476,11 +476,13 @@ impl EpochManager {
     #[cfg(hosts)]
     pub(crate) fn present_border(&self) -> BorderState {
         let ledger = self.control.ledger();
+        let mut state = self.state.clone();
+        state.changes = ledger.changes_for_border(&self.loaded, state.iterations, &state.consumed);
         BorderState {
-            present_mode: self.present_mode(&ledger, self.state.iterations),
-            emitted: self.emitted_until(self.state.iterations),
+            present_mode: self.present_mode(&ledger, state.iterations),
+            emitted: self.emitted_until(state.iterations),
             changes_made: ledger.made(),
-            state: self.state.clone(),
+            state,
         }
     }
 

@@ -9,6 +9,8 @@ use zbmd_ir::{
 };
 
 use super::control::{CurrentEpoch, RunControl};
+#[cfg(hosts)]
+use super::hosts::change_journal;
 use crate::error::{EngineError, SetError};
 use crate::live_program::NumbersByParameter;
 use crate::options::RunOptions;
@@ -45,6 +47,14 @@ pub struct ParameterValue {
     pub numbers: Vec<f64>,
 }
 
+/// A change that the workers have been told of.
+struct Published {
+    position: ChangePosition,
+    /// Its number in the journal of a run under a council.
+    #[cfg(hosts)]
+    number: Option<u64>,
+}
+
 /// Sets the live parameters of a run, from any thread.
 #[derive(Clone)]
 pub struct ParameterHandle {
@@ -60,7 +70,8 @@ impl std::fmt::Debug for ParameterHandle {
 impl ParameterHandle {
     /// Sets parameters by name, all from the same position on, or none. Returns when it is decided where that is: what was
     /// set is an input of the run from then on, and whatever is lost, it takes effect at the same firings. While a loss is
-    /// being handled it waits for the end of that.
+    /// being handled it waits for the end of that. In a run under a council it waits for the council too: whoever takes the
+    /// run over makes the same change.
     ///
     /// # Errors
     /// See [`SetError`].
@@ -82,8 +93,8 @@ impl ParameterHandle {
             if let When::Token { source, .. } = when {
                 loaded.dependence(source_named(&loaded, source)?);
             }
-            if let Some(position) = self.publish(&loaded, values, when)? {
-                return Ok(position);
+            if let Some(published) = self.publish(&loaded, values, when)? {
+                return self.wait_for_council(published);
             }
         }
     }
@@ -95,7 +106,7 @@ impl ParameterHandle {
         loaded: &Arc<LoadedProgram>,
         values: Values,
         when: When<'_>,
-    ) -> Result<Option<ChangePosition>, SetError> {
+    ) -> Result<Option<Published>, SetError> {
         let mut ledger = self.control.ledger();
         let is_over = self.control.is_over() || self.control.is_finishing();
         let current = self.control.current();
@@ -108,13 +119,36 @@ impl ParameterHandle {
         if ledger.changes.len() >= MAX_PENDING {
             return Err(SetError::Pending { limit: MAX_PENDING });
         }
+        #[cfg(hosts)]
+        let journal = self.control.journal.get();
+        #[cfg(hosts)]
+        if let Some(journal) = journal {
+            change_journal::check_room(journal, &values)?;
+        }
         let position = current.publish(&values, when, ledger.decided_iterations)?;
         let change = ParameterChange { position, values };
         if let Some(listener) = &self.control.inputs {
             listener.change(ledger.made, &change);
         }
+        #[cfg(hosts)]
+        let number = journal.map(|journal| journal.enter(&change));
         ledger.add(current, change);
-        Ok(Some(position))
+        Ok(Some(Published {
+            position,
+            #[cfg(hosts)]
+            number,
+        }))
+    }
+
+    /// Waits until a change is decided, where a council decides: then whoever takes the run over makes it too.
+    fn wait_for_council(&self, published: Published) -> Result<ChangePosition, SetError> {
+        #[cfg(hosts)]
+        if let (Some(number), Some(journal)) = (published.number, self.control.journal.get())
+            && !journal.wait_for(number)
+        {
+            return Err(SetError::Ended);
+        }
+        Ok(published.position)
     }
 
     /// Up to which iteration of the run all changes are known, of modes too if [`crate::RunOptions::inputs`] is told of
@@ -530,7 +564,7 @@ fn renumbered_change(
 }
 
 /// What a state has consumed, by the sources of a mode: all modes have the same ones, in the same order.
-fn consumed_in(loaded: &LoadedProgram, state: &State) -> Vec<(ActorId, u64)> {
+pub(super) fn consumed_in(loaded: &LoadedProgram, state: &State) -> Vec<(ActorId, u64)> {
     let sources = loaded.program.graph.sources();
     let counts = sources.zip(&state.consumed);
     counts.map(|((id, _), (_, tokens))| (id, *tokens)).collect()

@@ -10,6 +10,8 @@ use super::control::{AbortOnPanic, RunControl, Stopper};
 use super::demand;
 use super::epochs::EpochManager;
 #[cfg(hosts)]
+use super::hosts::change_journal;
+#[cfg(hosts)]
 use super::hosts::conductor_seat::ConductorSeat;
 #[cfg(hosts)]
 use super::hosts::standby::Takeover;
@@ -472,22 +474,31 @@ fn take_seat(
         });
     }
 
+    let parameters = &modes.first().live.parameters;
+    change_journal::check_program(parameters).map_err(|why| EngineError::Council { why })?;
+
     let begin = BorderState {
         state: initial_state.clone(),
         present_mode: options.present_mode.clone(),
         emitted: vec![0; modes.first().program.graph.sinks().count()],
         changes_made: 0,
     };
+    if let Some(takeover) = &takeover {
+        control.ledger().leave_epoch(takeover.decided_iterations);
+    }
     let events = pool.event_sender();
-    ConductorSeat::take(
+    let seat = ConductorSeat::take(
         (hosts, council),
         modes,
         events,
         Arc::clone(gate),
         begin,
         takeover,
-    )
-    .map(Some)
+    )?;
+    if let Some(journal) = seat.journal() {
+        let _ = control.journal.set(journal);
+    }
+    Ok(Some(seat))
 }
 
 fn source_handles(

@@ -122,6 +122,7 @@ impl World {
             run: 1,
             conductor: self.voters[at].settings.own,
             hosts: (0..self.agents.len() as u32).collect(),
+            taken_over: None,
         };
         self.voters[at].epochs_opened += 1;
         self.voters[at].conducting = Some(Conducting {
@@ -214,6 +215,7 @@ impl World {
         let border = RunBorder {
             iterations: copy.blocks,
             given_out: copy.from,
+            changes_in_state: 0,
             checksum: copy.sum,
             outputs: vec![copy.blocks],
         };

@@ -439,7 +439,8 @@ impl World {
                 self.summary.borders += 1;
                 return self.check_copies(epoch, border.iterations);
             }
-            Ok(Decision::Epoch { .. } | Decision::End { .. }) | Err(_) => {}
+            Ok(Decision::Epoch { .. } | Decision::Change { .. } | Decision::End { .. })
+            | Err(_) => {}
         }
         Ok(())
     }

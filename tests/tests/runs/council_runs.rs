@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use zbmd_tests::agents::AgentProcess;
-use zbmd_tests::council_runs::{CouncilRuns, LEASE};
+use zbmd_tests::child_run;
+use zbmd_tests::council_runs::{CouncilRuns, LEASE, number_after};
 use zbmd_tests::harness::Test;
 use zbmd_tests::run_process::RunProcess;
 
@@ -20,6 +21,10 @@ pub(super) const TESTS: &[Test] = &[
     ("a_killed_conductor", a_killed_conductor),
     ("a_conductor_that_is_replaced", a_conductor_that_is_replaced),
     ("a_run_that_needs_no_standby", a_run_that_needs_no_standby),
+    (
+        "changes_outlive_their_conductor",
+        changes_outlive_their_conductor,
+    ),
 ];
 
 /// Agents vote for one run after the other; each begins with its own first border.
@@ -161,7 +166,10 @@ struct Trio {
 impl Trio {
     /// Starts all three, and waits until the state of each border is held by two.
     fn start(folder: &Path) -> Self {
-        let runs = CouncilRuns::prepare_with_standby(folder, LEASE);
+        Self::start_with(CouncilRuns::prepare_with_standby(folder, LEASE))
+    }
+
+    fn start_with(runs: CouncilRuns) -> Self {
         let agent = runs.agent(3);
         let mut run = runs.run(&agent);
         run.wait_until("output", || runs.output_tokens() > 50_000);
@@ -211,6 +219,45 @@ fn a_conductor_that_is_replaced() {
     let decided = trio.runs.last_border_before_takeover(3).outputs[0];
     let given_out = trio.runs.output_tokens();
     assert!(given_out <= decided, "{given_out} of {decided} tokens");
+}
+
+/// What was set is set for whoever takes over too, from the same token on: the last change is made just before the conductor is
+/// killed, and was in no state that was copied. There it can be set again.
+fn changes_outlive_their_conductor() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runs = CouncilRuns::prepare_levels_with_standby(folder.path(), LEASE);
+    let mut trio = Trio::start_with(runs);
+    let mut changes: Vec<(u64, f32)> = (1..=20).map(|level| set_level(&trio.run, level)).collect();
+    trio.run.signal(Signal::KILL);
+
+    let runs = &trio.runs;
+    trio.standby
+        .wait_until("output of the next", || runs.taken_tokens() > 0);
+    changes.extend((21..=25).map(|level| set_level(&trio.standby, level)));
+    let (status, said) = trio.standby.end();
+    assert!(status.success(), "{status}: {said}");
+
+    let levels = trio.runs.joined_outputs(&said);
+    assert_eq!(levels.len() as u64, trio.runs.expected_tokens());
+    let mut changes_left = changes.into_iter().peekable();
+    let mut expected = 0.0;
+    for (token, level) in (0..).zip(levels) {
+        while let Some((_, next)) = changes_left.next_if(|(from, _)| *from <= token) {
+            expected = next;
+        }
+        assert_eq!(level, expected, "token {token}");
+    }
+    assert_eq!(changes_left.next(), None, "all have taken effect");
+}
+
+/// Sets the level of a run; the first token that has it.
+fn set_level(run: &RunProcess, level: u16) -> (u64, f32) {
+    let assignment = format!("level={level}");
+    let pid = run.pid().to_string();
+    let output = child_run::output(&["set", &pid, &assignment]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    (number_after(&said, "iteration "), f32::from(level))
 }
 
 /// Whoever stands by for a run that comes to its end ends too, and writes nothing.

@@ -335,7 +335,7 @@ fn mode_refusal(error: &ModeError) -> Reply {
 
 fn refusal_of(error: &SetError) -> Reply {
     let kind = match error {
-        SetError::Full => RefusalKind::Busy,
+        SetError::Full | SetError::Council { .. } => RefusalKind::Busy,
         SetError::Ended => RefusalKind::Ended,
         other if other.class() == exit::USAGE => RefusalKind::Request,
         _ => RefusalKind::Value,

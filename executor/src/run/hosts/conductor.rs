@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::ScopedJoinHandle;
 
 use xxhash_rust::xxh3::xxh3_64;
-use zbmd_ir::{DeviceId, Plan, PlanId, TiVec, has_live};
+use zbmd_ir::{DeviceId, Plan, PlanId, TiVec};
 use zbmd_wire::handshake::Purpose;
 
 use super::bundle_parts::BundleParts;
@@ -264,17 +264,6 @@ impl HostSet {
     /// Whether a program can be run over these hosts.
     fn check_program(&self, loaded: &LoadedProgram, is_takeover: bool) -> Result<(), EngineError> {
         let program = &loaded.program;
-        let mut actors = program.graph.actors.iter();
-        // Whoever took over would not know of what was set since the last border.
-        if self.opener.hosts.council.is_some()
-            && let Some(actor) = actors.find(|actor| has_live(actor))
-        {
-            let why = format!(
-                "actor `{}` has live parameters, which cannot be set in a run under a council yet: make them fixed, or leave --council out",
-                actor.name
-            );
-            return Err(host_error("here", why));
-        }
         let mut devices = loaded.devices().into_iter();
         if let Some(gpu) = devices.find(|device| loaded.is_gpu(*device)) {
             let why = format!(

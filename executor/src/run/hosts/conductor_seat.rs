@@ -13,6 +13,7 @@ use zbmd_council::decision::{Decided, Decision, RunBorder};
 use zbmd_ir::state;
 
 use super::border_copy::{BorderCopy, checksum};
+use super::change_journal::ChangeJournal;
 use super::holders::Holders;
 use super::opener::sum_of;
 use super::seat::{Candidate, LAST_STATE_LIMIT, Mandate, SeatTimes};
@@ -48,17 +49,50 @@ pub(crate) struct ConductorSeat {
     holders_told: Instant,
     /// The border that everything is given out up to.
     released: BorderState,
-    /// Iterations of borders that were released, and the tokens that each sink was given up to there: from the last one whose
-    /// tokens have been taken on.
-    released_before: VecDeque<(u64, Vec<u64>)>,
+    /// Borders that were released, from the last one whose tokens have been taken on.
+    released_before: VecDeque<ReleasedBorder>,
+    /// Of a program with live parameters.
+    changes: Option<SeatChanges>,
     /// A later one that waits to be decided, and to be released.
     pending: Option<Pending>,
     patience: Patience,
+    /// Another has conducted the run before, and this one has opened no epoch yet.
+    takes_over: bool,
+}
+
+struct ReleasedBorder {
+    iterations: u64,
+    /// Tokens that each sink was given up to there.
+    emitted: Vec<u64>,
+    /// Changes of live parameters that its state has, of those that were made in this process.
+    changes_made: u64,
+}
+
+impl ReleasedBorder {
+    fn of(border: &BorderState) -> Self {
+        Self {
+            iterations: border.state.iterations,
+            emitted: border.emitted.clone(),
+            changes_made: border.changes_made,
+        }
+    }
+}
+
+/// Changes of live parameters that are to be decided.
+struct SeatChanges {
+    journal: Arc<ChangeJournal>,
+    /// Changes of the run that were made before this process conducted it.
+    made_before: u64,
+    /// Those before this one have been proposed in this epoch, some at this time for the first time.
+    proposed: u64,
+    proposed_at: Instant,
 }
 
 struct Pending {
     border: RunBorder,
     state: BorderState,
+    /// Changes of live parameters that its outputs may depend on.
+    changes_made: u64,
     is_decided: bool,
     /// Since when it waits for those that are to hold it.
     made: Instant,
@@ -105,14 +139,27 @@ impl ConductorSeat {
     ) -> Result<Self, EngineError> {
         let error = |why| EngineError::Council { why };
         let is_run_of_its_own = takeover.is_none();
-        let (candidate, run, outputs_before) = match takeover {
-            Some(takeover) => (takeover.candidate, takeover.run, takeover.outputs),
+        let (candidate, run, outputs_before, made_before) = match takeover {
+            Some(takeover) => (
+                takeover.candidate,
+                takeover.run,
+                takeover.outputs,
+                takeover.changes_made,
+            ),
             None => (
                 Candidate::start(seat, &hosts.credentials, None).map_err(error)?,
                 zbmd_wire::handshake::new_run().map_err(EngineError::Thread)?,
                 vec![0; begin.emitted.len()],
+                0,
             ),
         };
+        let has_live = !modes.first().live.parameters.is_empty();
+        let changes = has_live.then(|| SeatChanges {
+            journal: Arc::new(ChangeJournal::new(candidate.waker())),
+            made_before,
+            proposed: 0,
+            proposed_at: Instant::now(),
+        });
 
         candidate.tell(events);
         gate.hold_to(candidate.member.lease());
@@ -124,8 +171,10 @@ impl ConductorSeat {
         let mut taken = Self {
             holders: None,
             holders_told: Instant::now(),
-            released_before: [(begin.state.iterations, begin.emitted.clone())].into(),
+            released_before: [ReleasedBorder::of(&begin)].into(),
             released: begin,
+            changes,
+            takes_over: !is_run_of_its_own,
             candidate,
             gate,
             modes: Arc::clone(modes),
@@ -260,14 +309,22 @@ impl ConductorSeat {
                     epoch: decided.epoch,
                     conductor: self.candidate.own,
                 };
+                self.takes_over = false;
+                if let Some(changes) = &mut self.changes {
+                    // What was proposed in an earlier epoch may not hold.
+                    changes.proposed = 0;
+                }
                 return Ok(());
             }
             let is_due = proposed.is_none_or(|at| at.elapsed() > self.repeat_after());
             if is_due && self.candidate.may_act() {
+                let changes = self.changes.as_ref();
+                let made_before = changes.map_or(0, |changes| changes.made_before);
                 self.candidate.member.submit(Decision::Epoch {
                     run: self.run,
                     conductor: self.candidate.own,
                     hosts: hosts.clone(),
+                    taken_over: self.takes_over.then_some(made_before),
                 });
                 proposed = Some(Instant::now());
             }
@@ -287,12 +344,16 @@ impl ConductorSeat {
         let border = RunBorder {
             iterations: state.state.iterations,
             given_out: 0,
+            changes_in_state: 0,
             checksum: checksum(&state.state),
             outputs: self.outputs_until(&state),
         };
+        let changes = self.changes.as_ref();
         self.pending = Some(Pending {
             border,
             state,
+            // Those that come from now on take effect behind it.
+            changes_made: changes.map_or(0, |changes| changes.journal.made()),
             is_decided: false,
             made: Instant::now(),
             proposed: None,
@@ -302,10 +363,15 @@ impl ConductorSeat {
 
     /// Proposes the pending border once all that are connected hold it, or have not answered for a lease.
     fn submit_pending(&mut self) {
-        let given_out = self.given_out();
+        let (given_out, changes_in_state) = self.given_out();
         let Some(pending) = &mut self.pending else {
             return;
         };
+        if let Some(changes) = &self.changes
+            && !changes.journal.are_decided(pending.changes_made)
+        {
+            return;
+        }
         if let Some(holders) = &self.holders
             && !holders.hold(pending.border.iterations)
         {
@@ -319,6 +385,7 @@ impl ConductorSeat {
         }
         pending.proposed = Some(Instant::now());
         pending.border.given_out = given_out;
+        pending.border.changes_in_state = changes_in_state;
         let iterations = pending.border.iterations;
         let holders = self.holders.as_ref();
         self.candidate.member.submit(Decision::Border {
@@ -328,16 +395,20 @@ impl ConductorSeat {
         });
     }
 
-    /// Iterations up to the last border whose outputs have all been taken.
-    fn given_out(&mut self) -> u64 {
-        while let Some((_, next)) = self.released_before.get(1)
-            && self.gate.has_taken(next)
+    /// Iterations up to the last border whose outputs have all been taken, and the changes of the run that its state has.
+    fn given_out(&mut self) -> (u64, u64) {
+        while let Some(next) = self.released_before.get(1)
+            && self.gate.has_taken(&next.emitted)
         {
             self.released_before.pop_front();
         }
-        self.released_before
-            .front()
-            .map_or(0, |(iterations, _)| *iterations)
+        let made_before = self
+            .changes
+            .as_ref()
+            .map_or(0, |changes| changes.made_before);
+        self.released_before.front().map_or((0, 0), |border| {
+            (border.iterations, made_before + border.changes_made)
+        })
     }
 
     /// Takes in what has been decided, and releases it.
@@ -356,6 +427,7 @@ impl ConductorSeat {
             return Err(self.silence_text(limit));
         }
         self.note_holders(&decided);
+        self.follow_changes(&decided, may_act);
 
         let repeat_after = self.repeat_after();
         let Some(pending) = &mut self.pending else {
@@ -371,9 +443,8 @@ impl ConductorSeat {
         } else if may_act && let Some(pending) = self.pending.take_if(|pending| pending.is_decided)
         {
             self.gate.release(&pending.state.emitted);
-            let emitted = pending.state.emitted.clone();
             self.released_before
-                .push_back((pending.border.iterations, emitted));
+                .push_back(ReleasedBorder::of(&pending.state));
             self.released = pending.state;
         }
         Ok(())
@@ -410,6 +481,41 @@ impl ConductorSeat {
         for &holder in decided.holders.difference(&holding) {
             self.candidate.member.submit(Decision::Leave { holder });
         }
+    }
+
+    /// Has changes of live parameters decided. Nobody is told of one that another conductor may not know of.
+    fn follow_changes(&mut self, decided: &Decided, may_act: bool) {
+        let epoch = self.mandate.epoch;
+        let is_at_work = epoch > 0 && decided.epoch == epoch && may_act;
+        let repeat_after = self.repeat_after();
+        let Some(changes) = self.changes.as_mut().filter(|_| is_at_work) else {
+            return;
+        };
+        let own = decided.changes_made.saturating_sub(changes.made_before);
+        let kept_bytes = decided.changes.iter().map(Vec::len).sum();
+        changes.journal.note_decided(own, kept_bytes);
+
+        // The first that are not decided may be lost, with their leader or without.
+        if changes.proposed_at.elapsed() > repeat_after {
+            changes.proposed = own;
+        }
+        let made = changes
+            .journal
+            .submit_from(changes.proposed, |number, change| {
+                changes.proposed_at = Instant::now();
+                self.candidate.member.submit(Decision::Change {
+                    epoch,
+                    number: changes.made_before + number,
+                    change: change.to_vec(),
+                });
+            });
+        changes.proposed = made;
+    }
+
+    /// Where changes of live parameters are entered, if there can be any.
+    pub(crate) fn journal(&self) -> Option<Arc<ChangeJournal>> {
+        let changes = self.changes.as_ref()?;
+        Some(Arc::clone(&changes.journal))
     }
 
     /// Waits until nothing is pending.

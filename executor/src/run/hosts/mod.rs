@@ -45,6 +45,7 @@ mod agent_seat;
 mod agent_workers;
 mod border_copy;
 mod bundle_parts;
+pub(crate) mod change_journal;
 pub(crate) mod conductor;
 pub(crate) mod conductor_seat;
 mod gathering;

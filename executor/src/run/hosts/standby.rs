@@ -8,19 +8,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use zbmd_council::decision::Decided;
-use zbmd_ir::{State, state};
+use zbmd_ir::{ChangePosition, State, insert_change, state};
 use zbmd_wire::Deadline;
 use zbmd_wire::connection::SharedConnection;
 use zbmd_wire::error::Refusal;
 use zbmd_wire::handshake::Accepted;
 
 use super::border_copy::BorderCopy;
+use super::change_journal;
 use super::message;
 use super::opener::sum_of;
 use super::seat::{Candidate, LAST_STATE_LIMIT};
 use crate::error::EngineError;
 use crate::options::Hosts;
 use crate::program::Engine;
+use crate::run::parameters::consumed_in;
 
 const WELCOME_LIMIT: Duration = Duration::from_secs(1);
 
@@ -31,6 +33,11 @@ pub struct Takeover {
     /// For each sink, in actor order, the tokens that were given out up to there: the number of the first token that is given out
     /// by whoever takes over. Those that follow may have been given out before too, with the same bits.
     pub outputs: Vec<u64>,
+    /// No live parameter changes before that any more: outputs up to the last border that was decided may have been given out, and
+    /// what is set now comes after what was set before.
+    pub(crate) decided_iterations: u64,
+    /// Changes of live parameters that the run has made. Those that are decided are in the state.
+    pub(super) changes_made: u64,
     pub(super) run: u128,
     pub(super) candidate: Candidate,
 }
@@ -113,10 +120,13 @@ impl Engine {
                 );
                 return Err(error(why));
             }
-            if let Some((state, outputs)) = self.state_at(held, &decided) {
+            if let Some((mut state, outputs)) = self.state_at(held, &decided) {
+                let last_change = self.add_changes(&mut state, &decided).map_err(error)?;
                 return Ok(Some(Takeover {
                     state,
                     outputs,
+                    decided_iterations: decided.border.iterations.max(last_change),
+                    changes_made: decided.changes_made,
                     run: decided.run,
                     candidate,
                 }));
@@ -132,6 +142,25 @@ impl Engine {
             }
             candidate.wait();
         }
+    }
+
+    /// Makes the changes of live parameters that were decided, also those that have been made since the state was taken. One that the
+    /// state has already is made again, with all that came after it. The last iteration that any of them is made at.
+    fn add_changes(&self, state: &mut State, decided: &Decided) -> Result<u64, String> {
+        let changes = change_journal::decode_all(&decided.changes)?;
+        let graph = &self.loaded.program.graph;
+        state::check_changes(&changes, graph).map_err(|error| error.to_string())?;
+
+        let consumed = consumed_in(&self.loaded, state);
+        let order = self.loaded.position_order(state.iterations, &consumed);
+        let mut last_iteration = 0;
+        for change in changes {
+            if let ChangePosition::Iteration(iteration) = change.position {
+                last_iteration = last_iteration.max(iteration);
+            }
+            insert_change(&mut state.changes, change, &order);
+        }
+        Ok(last_iteration)
     }
 
     /// The state that a run is gone on from, and the tokens that each sink was given before.
