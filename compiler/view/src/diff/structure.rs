@@ -147,10 +147,8 @@ fn compare_devices(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mu
 fn compare_links(before: ProgramSide<'_>, after: ProgramSide<'_>, changes: &mut Changes) {
     for pair in join_by_key(&before.links(), &after.links()) {
         let subject = format!("link {}", pair.key);
-        let old_words = pair
-            .before
-            .map_or_else(String::new, |link| link_words(link));
-        let new_words = pair.after.map_or_else(String::new, |link| link_words(link));
+        let old_words = pair.before.map_or_else(String::new, link_words);
+        let new_words = pair.after.map_or_else(String::new, link_words);
         changes.words(ChangeKind::Machine, &subject, &old_words, &new_words);
     }
 }
