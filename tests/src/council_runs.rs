@@ -33,24 +33,17 @@ const MODEL: &str = r#"Model(
     sinks: { "out": Stream() },
 )"#;
 
-/// The same with a level that can be set while it runs behind it all: what comes out is that.
-const LEVEL_MODEL: &str = r#"Model(
-    name: "levels",
-    params: { "level": Live(0.0, min: 0.0, max: 100000.0) },
-    sources: { "in": Stream(dtype: f32) },
-    actors: {
-        "a": Fir(design: { "kind": "lowpass", "cutoff": 0.2, "rate": 1, "taps": 300, "window": { "kaiser": 7.9 } }),
-        "b": Fir(design: { "kind": "lowpass", "cutoff": 0.3, "rate": 1, "taps": 600, "window": { "kaiser": 7.9 } }),
-        "c": Fir(design: { "kind": "lowpass", "cutoff": 0.1, "rate": 1, "taps": 300, "window": { "kaiser": 7.9 } }),
-        "one": Expr("x * 0 + 1"),
-        "level": Gain($level),
-    },
-    channels: [
-        (from: "in", to: ["a"]), (from: "a", to: ["b"]), (from: "b", to: ["c"]), (from: "c", to: ["one"]),
-        (from: "one", to: ["level"]), (from: "level", to: ["out"]),
-    ],
-    sinks: { "out": Stream() },
-)"#;
+/// The same with a level behind it all that can be set while it runs: what comes out is that.
+fn level_model() -> String {
+    let params = r#"params: { "level": Live(0.0, min: 0.0, max: 100000.0) }, sources:"#;
+    let actors = r#"actors: { "one": Expr("x * 0 + 1"), "level": Gain($level),"#;
+    let channels =
+        r#"(from: "c", to: ["one"]), (from: "one", to: ["level"]), (from: "level", to: ["out"])"#;
+    MODEL
+        .replace("sources:", params)
+        .replace("actors: {", actors)
+        .replace(r#"(from: "c", to: ["out"])"#, channels)
+}
 
 /// Of the council; long enough for a crowded computer.
 pub const LEASE: Duration = Duration::from_millis(160);
@@ -87,7 +80,7 @@ impl CouncilRuns {
             lease,
             // Not as fast as it can: there must be time to set something.
             feeds_standby: true,
-            ..Self::prepare_model(folder, LEVEL_MODEL, Some(2_048), 3)
+            ..Self::prepare_model(folder, &level_model(), Some(2_048), 3)
         }
     }
 

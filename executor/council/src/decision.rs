@@ -185,11 +185,9 @@ impl Decided {
                     (self.changes_made, self.changes) = (0, Vec::new());
                 }
                 if let Some(changes) = taken_over {
-                    let void = self.changes_made.saturating_sub(changes);
-                    let left = self.changes.len().saturating_sub(void as usize);
-                    self.changes.truncate(left);
-                    self.changes_made -= void;
+                    self.forget_changes_from(changes);
                 }
+
                 self.is_over = false;
                 self.epoch = entry.index;
                 self.term = entry.term;
@@ -206,16 +204,7 @@ impl Decided {
                 epoch,
                 number,
                 change,
-            }) => {
-                let is_next = epoch == self.epoch && number == self.changes_made;
-                let kept_bytes: usize = self.changes.iter().map(Vec::len).sum();
-                if !is_next || kept_bytes + change.len() > MAX_CHANGE_BYTES {
-                    return Effect::Void;
-                }
-                self.changes.push(change);
-                self.changes_made += 1;
-                Effect::Taken
-            }
+            }) => self.add_change(epoch, number, change),
             Ok(Decision::End { run }) if run == self.run => {
                 effect(!std::mem::replace(&mut self.is_over, true))
             }
@@ -239,14 +228,40 @@ impl Decided {
         if epoch != self.epoch || !is_later {
             return Effect::Void;
         }
-        let first_kept = self.changes_made - self.changes.len() as u64;
-        let unneeded = border.changes_in_state.saturating_sub(first_kept);
-        let unneeded = self.changes.len().min(unneeded as usize);
+        let unneeded = self.kept_before(border.changes_in_state);
         self.changes.drain(..unneeded);
 
         (self.border, self.border_epoch) = (border, epoch);
         self.holders.retain(|holder| held_by.contains(holder));
         Effect::Taken
+    }
+
+    fn add_change(&mut self, epoch: u64, number: u64, change: Vec<u8>) -> Effect {
+        let is_next = epoch == self.epoch && number == self.changes_made;
+        if !is_next || self.change_bytes() + change.len() > MAX_CHANGE_BYTES {
+            return Effect::Void;
+        }
+        self.changes.push(change);
+        self.changes_made += 1;
+        Effect::Taken
+    }
+
+    /// The change of this number and all after it do not hold.
+    fn forget_changes_from(&mut self, number: u64) {
+        self.changes.truncate(self.kept_before(number));
+        self.changes_made = self.changes_made.min(number);
+    }
+
+    /// How many of the changes that are kept were made before the one of this number.
+    fn kept_before(&self, number: u64) -> usize {
+        let first_kept = self.changes_made - self.changes.len() as u64;
+        let before = number.saturating_sub(first_kept);
+        self.changes.len().min(before as usize)
+    }
+
+    /// Bytes of the changes that are kept, at most [`MAX_CHANGE_BYTES`].
+    pub fn change_bytes(&self) -> usize {
+        self.changes.iter().map(Vec::len).sum()
     }
 
     /// The bytes of a snapshot.

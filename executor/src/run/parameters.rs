@@ -9,8 +9,6 @@ use zbmd_ir::{
 };
 
 use super::control::{CurrentEpoch, RunControl};
-#[cfg(hosts)]
-use super::hosts::change_journal;
 use crate::error::{EngineError, SetError};
 use crate::live_program::NumbersByParameter;
 use crate::options::RunOptions;
@@ -123,7 +121,7 @@ impl ParameterHandle {
         let journal = self.control.journal.get();
         #[cfg(hosts)]
         if let Some(journal) = journal {
-            change_journal::check_room(journal, &values)?;
+            journal.check_room(&values)?;
         }
         let position = current.publish(&values, when, ledger.decided_iterations)?;
         let change = ParameterChange { position, values };

@@ -352,18 +352,18 @@ impl AgentRun {
                     return;
                 }
             }
-            let is_idle = |present: &mut Option<_>| present.is_none();
-            let present = self.present();
-            match *present {
-                None => drop(
-                    self.has_begun
-                        .wait_timeout_while(present, IDLE_TICK, is_idle),
-                ),
-                Some(_) => {
-                    drop(present);
-                    std::thread::sleep(TICK);
-                }
-            }
+            self.pause();
         }
+    }
+
+    /// Waits for a tick, or for an epoch where there is none.
+    fn pause(&self) {
+        let present = self.present();
+        if present.is_none() {
+            let _ = self.has_begun.wait_timeout(present, IDLE_TICK);
+            return;
+        }
+        drop(present);
+        std::thread::sleep(TICK);
     }
 }

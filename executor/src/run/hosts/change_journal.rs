@@ -26,8 +26,7 @@ pub(crate) struct ChangeJournal {
 
 #[derive(Default)]
 struct Entries {
-    /// Changes that were made in this process, and how many of them are decided.
-    made: u64,
+    /// How many of the changes that were made in this process are decided.
     decided: u64,
     /// Those that are not.
     undecided: VecDeque<Vec<u8>>,
@@ -50,12 +49,34 @@ impl ChangeJournal {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the council has room for one more change, wherever that takes effect.
+    ///
+    /// # Errors
+    /// [`SetError::Council`].
+    pub(crate) fn check_room(&self, values: &Values) -> Result<(), SetError> {
+        let longest = ParameterChange {
+            position: ChangePosition::Token {
+                source: ActorId(u32::MAX),
+                index: u64::MAX,
+            },
+            values: values.clone(),
+        };
+        let bytes = encode(&longest).len();
+        let entries = self.entries();
+        let waiting_bytes: usize = entries.undecided.iter().map(Vec::len).sum();
+        match entries.kept_bytes + waiting_bytes + bytes <= MAX_CHANGE_BYTES {
+            true => Ok(()),
+            false => Err(SetError::Council {
+                limit: MAX_CHANGE_BYTES,
+            }),
+        }
+    }
+
     /// Enters a change that was made, for which there is room; its number, to wait for it.
     pub(crate) fn enter(&self, change: &ParameterChange) -> u64 {
         let mut entries = self.entries();
+        let number = entries.made();
         entries.undecided.push_back(encode(change));
-        entries.made += 1;
-        let number = entries.made - 1;
         drop(entries);
         self.waker.wake();
         number
@@ -77,11 +98,6 @@ impl ChangeJournal {
     /// Whether all of the first so many changes are decided.
     pub(super) fn are_decided(&self, changes: u64) -> bool {
         self.entries().decided >= changes
-    }
-
-    /// How many changes were made.
-    pub(super) fn made(&self) -> u64 {
-        self.entries().made
     }
 
     /// So many of the changes are decided, and of all that the council has it keeps so many bytes.
@@ -106,27 +122,14 @@ impl ChangeJournal {
         for (number, change) in numbered.filter(|(number, _)| *number >= from) {
             submit(number, change);
         }
-        entries.made
+        entries.made()
     }
 }
 
-/// Whether the council has room for one more change, wherever that takes effect.
-pub(crate) fn check_room(journal: &ChangeJournal, values: &Values) -> Result<(), SetError> {
-    let longest = ParameterChange {
-        position: ChangePosition::Token {
-            source: ActorId(u32::MAX),
-            index: u64::MAX,
-        },
-        values: values.clone(),
-    };
-    let bytes = encode(&longest).len();
-    let entries = journal.entries();
-    let waiting_bytes: usize = entries.undecided.iter().map(Vec::len).sum();
-    match entries.kept_bytes + waiting_bytes + bytes <= MAX_CHANGE_BYTES {
-        true => Ok(()),
-        false => Err(SetError::Council {
-            limit: MAX_CHANGE_BYTES,
-        }),
+impl Entries {
+    /// How many changes were made in this process.
+    fn made(&self) -> u64 {
+        self.decided + self.undecided.len() as u64
     }
 }
 

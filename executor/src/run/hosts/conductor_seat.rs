@@ -43,6 +43,8 @@ pub(crate) struct ConductorSeat {
     run: u128,
     /// For each sink, the tokens that were given out before this process took over.
     outputs_before: Vec<u64>,
+    /// Changes of live parameters that the run had made then.
+    changes_before: u64,
     mandate: Mandate,
     /// The voters that could take over, if there are some.
     holders: Option<Holders>,
@@ -81,8 +83,6 @@ impl ReleasedBorder {
 /// Changes of live parameters that are to be decided.
 struct SeatChanges {
     journal: Arc<ChangeJournal>,
-    /// Changes of the run that were made before this process conducted it.
-    made_before: u64,
     /// Those before this one have been proposed in this epoch, some at this time for the first time.
     proposed: u64,
     proposed_at: Instant,
@@ -91,8 +91,6 @@ struct SeatChanges {
 struct Pending {
     border: RunBorder,
     state: BorderState,
-    /// Changes of live parameters that its outputs may depend on.
-    changes_made: u64,
     is_decided: bool,
     /// Since when it waits for those that are to hold it.
     made: Instant,
@@ -139,7 +137,7 @@ impl ConductorSeat {
     ) -> Result<Self, EngineError> {
         let error = |why| EngineError::Council { why };
         let is_run_of_its_own = takeover.is_none();
-        let (candidate, run, outputs_before, made_before) = match takeover {
+        let (candidate, run, outputs_before, changes_before) = match takeover {
             Some(takeover) => (
                 takeover.candidate,
                 takeover.run,
@@ -156,7 +154,6 @@ impl ConductorSeat {
         let has_live = !modes.first().live.parameters.is_empty();
         let changes = has_live.then(|| SeatChanges {
             journal: Arc::new(ChangeJournal::new(candidate.waker())),
-            made_before,
             proposed: 0,
             proposed_at: Instant::now(),
         });
@@ -180,6 +177,7 @@ impl ConductorSeat {
             modes: Arc::clone(modes),
             run,
             outputs_before,
+            changes_before,
             mandate,
             pending: None,
             patience: Patience::new(),
@@ -318,13 +316,11 @@ impl ConductorSeat {
             }
             let is_due = proposed.is_none_or(|at| at.elapsed() > self.repeat_after());
             if is_due && self.candidate.may_act() {
-                let changes = self.changes.as_ref();
-                let made_before = changes.map_or(0, |changes| changes.made_before);
                 self.candidate.member.submit(Decision::Epoch {
                     run: self.run,
                     conductor: self.candidate.own,
                     hosts: hosts.clone(),
-                    taken_over: self.takes_over.then_some(made_before),
+                    taken_over: self.takes_over.then_some(self.changes_before),
                 });
                 proposed = Some(Instant::now());
             }
@@ -348,12 +344,9 @@ impl ConductorSeat {
             checksum: checksum(&state.state),
             outputs: self.outputs_until(&state),
         };
-        let changes = self.changes.as_ref();
         self.pending = Some(Pending {
             border,
             state,
-            // Those that come from now on take effect behind it.
-            changes_made: changes.map_or(0, |changes| changes.journal.made()),
             is_decided: false,
             made: Instant::now(),
             proposed: None,
@@ -367,8 +360,9 @@ impl ConductorSeat {
         let Some(pending) = &mut self.pending else {
             return;
         };
+        // Changes that its state does not have take effect behind it.
         if let Some(changes) = &self.changes
-            && !changes.journal.are_decided(pending.changes_made)
+            && !changes.journal.are_decided(pending.state.changes_made)
         {
             return;
         }
@@ -402,12 +396,9 @@ impl ConductorSeat {
         {
             self.released_before.pop_front();
         }
-        let made_before = self
-            .changes
-            .as_ref()
-            .map_or(0, |changes| changes.made_before);
         self.released_before.front().map_or((0, 0), |border| {
-            (border.iterations, made_before + border.changes_made)
+            let changes_in_state = self.changes_before + border.changes_made;
+            (border.iterations, changes_in_state)
         })
     }
 
@@ -491,9 +482,8 @@ impl ConductorSeat {
         let Some(changes) = self.changes.as_mut().filter(|_| is_at_work) else {
             return;
         };
-        let own = decided.changes_made.saturating_sub(changes.made_before);
-        let kept_bytes = decided.changes.iter().map(Vec::len).sum();
-        changes.journal.note_decided(own, kept_bytes);
+        let own = decided.changes_made.saturating_sub(self.changes_before);
+        changes.journal.note_decided(own, decided.change_bytes());
 
         // The first that are not decided may be lost, with their leader or without.
         if changes.proposed_at.elapsed() > repeat_after {
@@ -505,7 +495,7 @@ impl ConductorSeat {
                 changes.proposed_at = Instant::now();
                 self.candidate.member.submit(Decision::Change {
                     epoch,
-                    number: changes.made_before + number,
+                    number: self.changes_before + number,
                     change: change.to_vec(),
                 });
             });
