@@ -525,7 +525,14 @@ mod tests {
             name: name.to_owned(),
             devices: uniform(devices).devices.raw,
         };
-        let hosts = [host("left", 2), host("right", 1)];
+        let mut right = host("right", 1);
+        right.devices.push(Device {
+            name: "vulkan:0".to_owned(),
+            backend: DeviceKind::Vulkan,
+            cores: Vec::new(),
+            ..right.devices[0].clone()
+        });
+        let hosts = [host("left", 2), right];
         let link = |from, to, bytes_per_s, latency_ns| HostLink {
             from,
             to,
@@ -537,7 +544,10 @@ mod tests {
         let machine = parse(&text).unwrap_or_else(|errors| panic!("{errors:?}: {text}"));
 
         let names = machine.devices.iter().map(|device| device.name.as_str());
-        assert_eq!(names.collect::<Vec<_>>(), ["left:0", "left:1", "right:0"]);
+        let names: Vec<&str> = names.collect();
+        assert_eq!(names, ["left:0", "left:1", "right:0", "right/vulkan:0"]);
+        let driver_names = machine.devices.iter().map(Device::driver_name);
+        assert_eq!(driver_names.last(), Some("vulkan:0"));
         let [left, right] = &machine.hosts.raw[..] else {
             panic!("{:?}", machine.hosts);
         };
@@ -552,15 +562,25 @@ mod tests {
             zbmd_backends::devices::LINK_BYTES_PER_S,
             zbmd_backends::devices::LINK_LATENCY_NS,
         );
+        let (to_gpu, gpu_latency) = (
+            zbmd_backends::devices::GPU_LINK_BYTES_PER_S,
+            zbmd_backends::devices::GPU_LINK_LATENCY_NS,
+        );
         assert_eq!(
             links,
             [
                 (0, 1, within, latency),
                 (0, 2, 1_200_000_000, 21_500),
+                (0, 3, 1_200_000_000, 21_500),
                 (1, 0, within, latency),
                 (1, 2, 1_200_000_000, 21_500),
+                (1, 3, 1_200_000_000, 21_500),
                 (2, 0, 900, 7),
                 (2, 1, 900, 7),
+                (2, 3, to_gpu, gpu_latency),
+                (3, 0, 900, 7),
+                (3, 1, 900, 7),
+                (3, 2, to_gpu, gpu_latency),
             ]
         );
     }

@@ -9,7 +9,7 @@ use crate::{ActorId, DeviceId, DeviceKind, HostId, Links, TiVec};
 /// A place that runs kernels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Device {
-    /// Stable name: `cpu:0`, `vulkan:0`, `cuda:0`.
+    /// Stable name: `cpu:0`, `vulkan:0`, `cuda:0`; that of another host's GPU has the host's in front, as in `right/vulkan:0`.
     pub name: String,
     /// The backend that drives it.
     pub backend: DeviceKind,
@@ -24,6 +24,14 @@ pub struct Device {
     /// Whether kernels are launched before those that they wait for have ended, and wait themselves: what CUDA calls
     /// programmatic dependent launch. Ignored where a device or its driver cannot.
     pub programmatic: bool,
+}
+
+impl Device {
+    /// What the driver of a GPU calls it on its own computer: `vulkan:0` of `right/vulkan:0`.
+    pub fn driver_name(&self) -> &str {
+        let after_host = self.name.rsplit_once('/').map(|(_, name)| name);
+        after_host.unwrap_or(&self.name)
+    }
 }
 
 /// A one-way path between two devices.

@@ -21,10 +21,10 @@ const NARROW_SLOWDOWN: u64 = 2;
 pub const LINK_BYTES_PER_S: u64 = 8_000_000_000;
 /// Latency assumed of a link between two CPU devices: a cache line's way between cores, and a wake-up now and then.
 pub const LINK_LATENCY_NS: u64 = 1_000;
-/// To and from a GPU: a copy through the host's memory.
-const GPU_LINK_BYTES_PER_S: u64 = 5_000_000_000;
-/// A submission or the notice of its end.
-const GPU_LINK_LATENCY_NS: u64 = 20_000;
+/// Bandwidth assumed of a link to or from a GPU: a copy through the host's memory.
+pub const GPU_LINK_BYTES_PER_S: u64 = 5_000_000_000;
+/// Latency assumed of a link to or from a GPU: a submission, or the notice of its end.
+pub const GPU_LINK_LATENCY_NS: u64 = 20_000;
 
 /// This machine: one device `cpu:N` for each physical core that the process may use, N counting from 0 in the
 /// order of the OS's numbers; three quarters of the memory, shared evenly; a link between any two.

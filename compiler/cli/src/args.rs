@@ -151,7 +151,7 @@ Example:
         /// As a machine file
         #[arg(long)]
         ron: bool,
-        /// With the GPUs, which are used where a machine file names them, or with `compile --gpus`
+        /// With the GPUs, of all hosts of a cluster too: they are used where a machine file names them, or with `compile --gpus`
         #[arg(long)]
         gpus: bool,
         #[cfg(hosts)]

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use zbmd_backends::devices;
 use zbmd_compiler::machine::{self, ClusterHost, HostLink};
 use zbmd_ir::Device;
 use zbmd_wire::args::{CredentialsError, ProtectionArgs, host};
@@ -17,7 +18,7 @@ pub(crate) struct ClusterArgs {
     /// Write the machine file of a cluster: this is one of its hosts, whose `zbmd-run agent` listens there and serves no run. The
     /// links between all hosts are measured one after the other, some 0.2 s each
     #[arg(long, value_name = "NAME=ADDRESS:PORT", value_parser = host, requires = "token_file",
-          conflicts_with_all = ["cores", "gpus"])]
+          conflicts_with = "cores")]
     cluster: Vec<(String, SocketAddr)>,
     /// This computer is a host of the cluster too, with this name
     #[arg(long, value_name = "NAME", requires = "cluster")]
@@ -55,8 +56,8 @@ impl ClusterArgs {
 }
 
 /// Writes the machine file to standard output.
-pub(crate) fn list(args: &ClusterArgs) -> Exit {
-    let (exit, text) = match measure(args) {
+pub(crate) fn list(args: &ClusterArgs, with_gpus: bool) -> Exit {
+    let (exit, text) = match measure(args, with_gpus) {
         Ok((hosts, links)) => match machine::cluster_to_ron(&hosts, &links) {
             Ok(text) => return print(&text),
             Err(error) => panic!("a measured cluster cannot be written: {error}"),
@@ -87,7 +88,10 @@ pub(crate) fn list(args: &ClusterArgs) -> Exit {
 }
 
 /// All hosts with their devices, this computer first if it is one of them, and the ways between them.
-fn measure(args: &ClusterArgs) -> Result<(Vec<ClusterHost>, Vec<HostLink>), ClusterError> {
+fn measure(
+    args: &ClusterArgs,
+    with_gpus: bool,
+) -> Result<(Vec<ClusterHost>, Vec<HostLink>), ClusterError> {
     check_names(args)?;
     let token_file = args.token_file.as_deref().unwrap_or(Path::new(""));
     let mut addresses = args.cluster.iter().map(|(_, address)| *address);
@@ -95,14 +99,14 @@ fn measure(args: &ClusterArgs) -> Result<(Vec<ClusterHost>, Vec<HostLink>), Clus
 
     let own = args.own.iter().map(|name| ClusterHost {
         name: name.clone(),
-        devices: machine::detect().devices.raw,
+        devices: own_devices(with_gpus),
     });
     let mut hosts: Vec<ClusterHost> = own.collect();
     let mut clients = Vec::new();
     for (name, address) in &args.cluster {
         let failed = |error| ClusterError::Host(name.clone(), error);
         let mut client = LinkSpeedClient::dial(*address, &credentials).map_err(failed)?;
-        let description = client.description().map_err(failed)?;
+        let description = client.description(with_gpus).map_err(failed)?;
         let devices: Vec<Device> = postcard::from_bytes(&description)
             .map_err(|error| ClusterError::Devices(name.clone(), error))?;
         hosts.push(ClusterHost {
@@ -114,6 +118,18 @@ fn measure(args: &ClusterArgs) -> Result<(Vec<ClusterHost>, Vec<HostLink>), Clus
 
     let links = measure_links(args, &mut clients)?;
     Ok((hosts, links))
+}
+
+fn own_devices(with_gpus: bool) -> Vec<Device> {
+    let mut machine = machine::detect();
+    if with_gpus {
+        let found_gpus = devices::gpus();
+        if let Err(reason) = &found_gpus {
+            say(&format!("zbmdc: no GPUs on this computer: {reason}\n"));
+        }
+        machine = devices::with_gpus(machine, &found_gpus.unwrap_or_default());
+    }
+    machine.devices.raw
 }
 
 fn check_names(args: &ClusterArgs) -> Result<(), ClusterError> {

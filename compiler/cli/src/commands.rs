@@ -38,8 +38,8 @@ pub(crate) fn run(cli: Cli) -> Exit {
         } => analyse(&model, machine, buffers, voice),
         Command::Simulate(args) => simulate(&args, voice),
         #[cfg(hosts)]
-        Command::Devices { cluster, .. } if cluster.is_asked_for() => {
-            crate::cluster::list(&cluster)
+        Command::Devices { cluster, gpus, .. } if cluster.is_asked_for() => {
+            crate::cluster::list(&cluster, gpus)
         }
         Command::Devices {
             cores, ron, gpus, ..

@@ -291,7 +291,7 @@ impl WorkerPool {
             if let Some(why) = hosts.loss_of(device) {
                 return Err(WorkerExit::Unfit(why));
             }
-            if !hosts.spawn(device, generation) {
+            if !hosts.spawn(&self.loaded, device, generation) {
                 // Its thread begins with its first part of an epoch.
                 self.report_ready(device, generation);
             }
@@ -418,7 +418,7 @@ impl WorkerPool {
             #[cfg(hosts)]
             WorkerHandle::Remote => {
                 let hosts = self.hosts.as_ref();
-                if !hosts.is_some_and(|hosts| hosts.kill(device, generation)) {
+                if !hosts.is_some_and(|hosts| hosts.kill(&self.loaded, device, generation)) {
                     let why = "a worker of another host that was left to itself";
                     self.events.send(WorkerEvent::Gone {
                         device,
@@ -499,6 +499,7 @@ impl WorkerPool {
         spec: &Arc<EpochSpec>,
         epoch: &Arc<EpochMemory>,
     ) -> Result<Vec<Option<PreparedWorker>>, EngineError> {
+        // Where processes have their wires arrive is known when the epoch begins.
         #[cfg(hosts)]
         let wiring = self.wiring(spec);
         let mut worker_parts = Vec::with_capacity(spec.devices.len());
@@ -536,7 +537,11 @@ impl WorkerPool {
         self.threads.retain(|(_, thread)| !thread.is_finished());
         self.left_behind.retain(|thread| !thread.is_finished());
 
+        #[cfg(hosts)]
+        let wiring = self.wiring(spec);
         for (calendar, part) in parts.into_iter().enumerate() {
+            #[cfg(hosts)]
+            let part = part.map(|prepared| prepared.wired_by(wiring.as_ref()));
             if let Some(prepared) = part
                 && let Err(error) = self.begin_thread(spec, calendar, prepared, watchdogs)
             {
@@ -545,7 +550,13 @@ impl WorkerPool {
             }
         }
         #[cfg(target_os = "linux")]
-        self.begin_processes(spec, epoch, watchdogs);
+        self.begin_processes(
+            spec,
+            epoch,
+            watchdogs,
+            #[cfg(hosts)]
+            wiring.as_deref(),
+        );
 
         #[cfg(hosts)]
         if let Some(hosts) = &self.hosts {
@@ -626,12 +637,8 @@ impl WorkerPool {
         spec: &EpochSpec,
         epoch: &EpochMemory,
         watchdogs: &EpochWatchdogs,
+        #[cfg(hosts)] wiring: Option<&Wiring>,
     ) {
-        if !self.has_processes() {
-            return;
-        }
-        #[cfg(hosts)]
-        let wiring = self.wiring(spec);
         for (calendar, device) in spec.devices.iter().enumerate() {
             let Some(PoolMember {
                 handle: WorkerHandle::Process(process),
@@ -646,7 +653,7 @@ impl WorkerPool {
                 epoch,
                 watchdogs,
                 #[cfg(hosts)]
-                places: wiring.as_ref().map(|wiring| &wiring.places),
+                places: wiring.map(|wiring| &wiring.places),
                 #[cfg(hosts)]
                 decisions: None,
             });

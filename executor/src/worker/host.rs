@@ -57,7 +57,8 @@ pub(crate) fn prepare(
 
     let is_gpu = loaded.is_gpu(job.spec.devices[job.calendar]);
     let device = if is_gpu {
-        DeviceWorker::Gpu(Box::new(GpuWorker::new(loaded, plan, &job)?))
+        let wired_rings = wired_rings(plan, &job);
+        DeviceWorker::Gpu(Box::new(GpuWorker::new(loaded, plan, &job, &wired_rings)?))
     } else {
         DeviceWorker::Cpu(Box::new(cpu_worker(loaded, plan, &job)?))
     };
@@ -396,13 +397,11 @@ impl PreparedWorker {
         &self,
         loaded: &LoadedProgram,
     ) -> Result<Option<super::wired::OpenWires>, StepStop> {
-        match (&self.wiring, &self.device) {
-            (Some((spec, wiring)), DeviceWorker::Cpu(cpu)) => {
-                let spin = self.periods.spin;
-                super::wired::open(loaded, spec, self.calendar, &cpu.memory, wiring, spin)
-            }
-            _ => Ok(None),
-        }
+        let Some((spec, wiring)) = &self.wiring else {
+            return Ok(None);
+        };
+        let (calendar, spin) = (self.calendar, self.periods.spin);
+        super::wired::open(loaded, spec, calendar, &self.epoch, wiring, spin)
     }
 
     /// Gives this thread its priority, if the run is a real-time one.

@@ -11,6 +11,8 @@ use super::period_loop::PeriodLoop;
 #[cfg(hosts)]
 use super::step_table::may_wait;
 use super::streams::SinkEnd;
+#[cfg(hosts)]
+use super::wired::Wiring;
 use crate::fault::StepStop;
 use crate::transport::epoch::EpochMemory;
 #[cfg(hosts)]
@@ -61,12 +63,19 @@ impl DeviceWorker {
 
 #[cfg(hosts)]
 impl PreparedWorker {
+    /// The same, which reaches workers on other hosts where they are said to be now.
+    pub(crate) fn wired_by(mut self, now: Option<&Arc<Wiring>>) -> Self {
+        if let (Some((_, wiring)), Some(now)) = (&mut self.wiring, now) {
+            *wiring = Arc::clone(now);
+        }
+        self
+    }
+
     /// By instruction, whether the worker that is there waits for others.
     pub(crate) fn waits(&self) -> Vec<bool> {
         match &self.device {
             DeviceWorker::Cpu(cpu) => cpu.replay.code.instrs.iter().map(may_wait).collect(),
-            // Its driver does the waiting.
-            DeviceWorker::Gpu(_) => Vec::new(),
+            DeviceWorker::Gpu(_) => super::gpu::waits(),
         }
     }
 }
@@ -86,5 +95,5 @@ pub(crate) struct PreparedWorker {
     pub(super) share_note: Option<String>,
     /// Where the other workers are, if they are on several hosts.
     #[cfg(hosts)]
-    pub(super) wiring: Option<(Arc<EpochSpec>, Arc<super::wired::Wiring>)>,
+    pub(super) wiring: Option<(Arc<EpochSpec>, Arc<Wiring>)>,
 }

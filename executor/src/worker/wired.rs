@@ -18,16 +18,16 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
-use zbmd_ir::{Plan, PlanId, RingId};
+use zbmd_ir::{Plan, PlanId, Region, RingId};
 use zbmd_wire::connection::{Connection, Credentials, Protection};
 use zbmd_wire::error::{FrameError, HandshakeError, WireError};
 use zbmd_wire::handshake::{Hello, Purpose, dial};
 use zbmd_wire::wires::{RingMemory, RingSpec, Side, WireStop, Wires};
 use zbmd_wire::{Deadline, carry_over_ucx, connect_by};
 
-use super::memory::WorkerMemory;
 use crate::fault::{StepStop, WorkerFault};
 use crate::program::LoadedProgram;
+use crate::transport::epoch::EpochMemory;
 use crate::transport::epoch_spec::EpochSpec;
 use crate::transport::primitive::duties;
 use crate::transport::ring::Spin;
@@ -168,7 +168,7 @@ struct WorkerWires {
     /// What went wrong while the worker slept for something else.
     failed: Option<WireStop>,
     /// What the places are in.
-    _memory: Arc<crate::transport::epoch::EpochMemory>,
+    _epoch: Arc<EpochMemory>,
 }
 
 thread_local! {
@@ -193,7 +193,7 @@ pub(super) fn open(
     loaded: &LoadedProgram,
     spec: &EpochSpec,
     calendar: usize,
-    memory: &WorkerMemory,
+    epoch: &Arc<EpochMemory>,
     wiring: &Wiring,
     spin: Spin,
 ) -> Result<Option<OpenWires>, StepStop> {
@@ -204,7 +204,7 @@ pub(super) fn open(
         return Ok(None);
     }
     let failed = |error: std::io::Error| wire_fault(error.to_string());
-    let stop = memory.epoch.stop_event().map_err(failed)?;
+    let stop = epoch.stop_event().map_err(failed)?;
     let wires_stop = stop.try_clone().map_err(failed)?;
     let mut wires = Wires::new(spec.epoch, wires_stop, spec.checksums);
     if spin == Spin::LONG {
@@ -225,19 +225,17 @@ pub(super) fn open(
             if wire.side != side {
                 continue;
             }
-            let opened = open_wire(spec, calendar, memory, wiring, wire, deadline);
-            *connection = Some(opened.map_err(
-                |error| match memory.epoch.common.stop.is_set() {
-                    true => StepStop::Stopped,
-                    false => wire_fault(format!("no wire to {}: {error}", peer_name(wire))),
-                },
-            )?);
+            let opened = open_wire(spec, calendar, epoch, wiring, wire, deadline);
+            *connection = Some(opened.map_err(|error| match epoch.common.stop.is_set() {
+                true => StepStop::Stopped,
+                false => wire_fault(format!("no wire to {}: {error}", peer_name(wire))),
+            })?);
         }
     }
 
     let mut connections: Vec<Connection> = connections.into_iter().flatten().collect();
     if matches!(wiring.network.credentials.protection, Protection::Ucx) {
-        let is_stopped = || memory.epoch.common.stop.is_set();
+        let is_stopped = || epoch.common.stop.is_set();
         let carried = carry_over_ucx(&mut connections, deadline, is_stopped);
         carried.map_err(|(wire, error)| match is_stopped() {
             true => StepStop::Stopped,
@@ -251,7 +249,7 @@ pub(super) fn open(
     for (wire, connection) in planned.into_iter().zip(connections) {
         let peer = peer_name(&wire);
         let specs = ring_specs(loaded, spec.plan, &wire);
-        places.add(loaded, plan, memory, &wire);
+        places.add(loaded, plan, epoch, &wire);
         let added = wires.add(connection, peer, wire.side, specs);
         added.map_err(|error| wire_fault(error.to_string()))?;
     }
@@ -261,7 +259,7 @@ pub(super) fn open(
         places,
         stop,
         failed: None,
-        _memory: Arc::clone(&memory.epoch),
+        _epoch: Arc::clone(epoch),
     };
     WIRES.with_borrow_mut(|wires| *wires = Some(worker_wires));
     duties::set(Some(attend));
@@ -289,16 +287,23 @@ fn ring_specs(loaded: &LoadedProgram, plan_id: PlanId, wire: &WirePlan) -> Vec<R
 
 impl RingPlaces {
     /// Adds the places of a wire's rings.
-    fn add(&mut self, loaded: &LoadedProgram, plan: &Plan, memory: &WorkerMemory, wire: &WirePlan) {
+    fn add(&mut self, loaded: &LoadedProgram, plan: &Plan, epoch: &EpochMemory, wire: &WirePlan) {
         for ring in &wire.rings {
             let buffer = &plan.buffers[plan.rings[*ring].buffer];
             let channel = &loaded.program.graph.channels[buffer.channel];
             let token_bytes = channel.token.bytes();
-            let head_bytes = (buffer.head_tokens * token_bytes) as usize;
+            let first_offset = buffer.offset_bytes + buffer.head_tokens * token_bytes;
+            assert_eq!(
+                buffer.region,
+                Region::Exchange,
+                "what others send comes here"
+            );
             self.0.push(RingPlace {
                 base: match wire.side {
                     Side::Sends => std::ptr::null_mut(),
-                    Side::Receives => memory.base(buffer).wrapping_add(head_bytes),
+                    Side::Receives => epoch
+                        .exchange(buffer.device)
+                        .wrapping_add(first_offset as usize),
                 },
                 stride_bytes: buffer.stride_bytes as usize,
                 blocks: u64::from(buffer.blocks),
@@ -313,12 +318,12 @@ impl RingPlaces {
 fn open_wire(
     spec: &EpochSpec,
     calendar: usize,
-    memory: &WorkerMemory,
+    epoch: &EpochMemory,
     wiring: &Wiring,
     wire: &WirePlan,
     deadline: Deadline,
 ) -> Result<Connection, String> {
-    let is_stopped = || memory.epoch.common.stop.is_set();
+    let is_stopped = || epoch.common.stop.is_set();
     let (sender, receiver) = match wire.side {
         Side::Sends => (calendar, wire.peer),
         Side::Receives => (wire.peer, calendar),
@@ -380,9 +385,9 @@ fn attend() {
 }
 
 /// Does something with the wires of this thread.
-fn with_wires(
-    act: impl FnOnce(&mut Wires, &mut RingPlaces) -> Result<(), WireStop>,
-) -> Result<(), StepStop> {
+fn with_wires<T>(
+    act: impl FnOnce(&mut Wires, &mut RingPlaces) -> Result<T, WireStop>,
+) -> Result<T, StepStop> {
     WIRES.with_borrow_mut(|wires| {
         // A calendar is lowered to wire instructions only where its worker opens wires.
         let Some(worker_wires) = wires else {
@@ -402,6 +407,16 @@ pub(super) fn wait_released(ring: u32, blocks: u64) -> Result<(), StepStop> {
 
 pub(super) fn wait_published(ring: u32, tokens: u64) -> Result<(), StepStop> {
     with_wires(|wires, places| wires.wait_published(ring as usize, tokens, Deadline::NEVER, places))
+}
+
+/// Whether so many tokens of a ring have come, without waiting.
+pub(super) fn has_published(ring: u32, tokens: u64) -> Result<bool, StepStop> {
+    with_wires(|wires, places| {
+        if wires.counts(ring as usize).0 < tokens {
+            wires.pump(places)?;
+        }
+        Ok(wires.counts(ring as usize).0 >= tokens)
+    })
 }
 
 pub(super) fn send(ring: u32, count: u64, payload: &[u8]) -> Result<(), StepStop> {

@@ -9,7 +9,7 @@
 //! | 1 | echo | | |
 //! | 2 | take as many bytes as bytes 8 to 16 say | these bytes | |
 //! | 3 | give as many | | these bytes |
-//! | 4 | describe yourself | | as many bytes as bytes 8 to 16 of the answer say |
+//! | 4 | describe yourself, with GPUs if bytes 8 to 16 say 1 | | as many bytes as bytes 8 to 16 of the answer say |
 //! | 5 | measure the way to the address in bytes 8 to 26 | | |
 //!
 //! The answer repeats byte 0. That to a measurement has the latency and the rate in bytes 8 to 24; if it could not be done, byte 0
@@ -127,12 +127,12 @@ impl LinkSpeedClient {
         })
     }
 
-    /// What the agent says of its host.
+    /// What the agent says of its host, with its GPUs or without.
     ///
     /// # Errors
     /// The connection, or an answer of another version.
-    pub fn description(&mut self) -> Result<Vec<u8>, LinkError> {
-        let answer = self.ask(&message(DESCRIBE, 0), STEP_LIMIT)?;
+    pub fn description(&mut self, with_gpus: bool) -> Result<Vec<u8>, LinkError> {
+        let answer = self.ask(&message(DESCRIBE, with_gpus.into()), STEP_LIMIT)?;
         self.read_text(number_at(&answer, 8))
     }
 
@@ -253,14 +253,14 @@ impl LinkSpeedClient {
     }
 }
 
-/// Answers the requests that come over a connection, until whoever asks has no more. `description` is what this host says of
-/// itself, and `credentials` are those that it shows to a host that it measures the way to.
+/// Answers the requests that come over a connection, until whoever asks has no more. `describe` makes what this host says of
+/// itself, with its GPUs or without, and `credentials` are those that it shows to a host that it measures the way to.
 ///
 /// # Errors
 /// What the system says, or requests that are none of ours.
 pub fn serve(
     mut connection: Connection,
-    description: &[u8],
+    describe: impl Fn(bool) -> Vec<u8>,
     credentials: &Credentials,
 ) -> io::Result<()> {
     loop {
@@ -281,7 +281,9 @@ pub fn serve(
                 write(&mut connection, &request)?;
                 write_zeros(&mut connection, number)?;
             }
-            DESCRIBE => write_text(&mut connection, DESCRIBE, description)?,
+            DESCRIBE if number <= 1 => {
+                write_text(&mut connection, DESCRIBE, &describe(number == 1))?;
+            }
             MEASURE => match measured(address_of(&request), credentials) {
                 Ok(speed) => {
                     let mut answer = message(MEASURE, speed.latency_ns);
@@ -356,7 +358,12 @@ mod tests {
     use crate::handshake::accept;
     use crate::token::Token;
 
-    const DESCRIPTION: &[u8] = b"two devices";
+    fn describe(with_gpus: bool) -> Vec<u8> {
+        match with_gpus {
+            true => b"two devices and a GPU".to_vec(),
+            false => b"two devices".to_vec(),
+        }
+    }
 
     fn credentials() -> Credentials {
         Credentials {
@@ -384,14 +391,17 @@ mod tests {
 
     fn well() -> SocketAddr {
         agent(|connection| {
-            serve(connection, DESCRIPTION, &credentials()).expect("served");
+            serve(connection, describe, &credentials()).expect("served");
         })
     }
 
     #[test]
     fn a_host_is_described_and_the_ways_to_it_are_measured() {
         let mut client = LinkSpeedClient::dial(well(), &credentials()).expect("there");
-        assert_eq!(client.description().expect("told"), DESCRIPTION);
+        for with_gpus in [false, true] {
+            let told = client.description(with_gpus).expect("told");
+            assert_eq!(told, describe(with_gpus));
+        }
 
         let other = well();
         for speed in [
@@ -413,7 +423,7 @@ mod tests {
         let elsewhere = SocketAddr::from(([10, 0, 0, 1], 7));
         let error = client.speed_to(elsewhere).expect_err("without TLS");
         assert!(error.to_string().contains("--tls-certificate"), "{error}");
-        client.description().expect("it goes on");
+        client.description(false).expect("it goes on");
     }
 
     #[test]
@@ -424,7 +434,7 @@ mod tests {
                 let _ = write(&mut connection, &message(kind, number));
             });
             let mut client = LinkSpeedClient::dial(address, &credentials()).expect("there");
-            client.description().expect_err("nonsense")
+            client.description(false).expect_err("nonsense")
         };
 
         assert!(matches!(
@@ -457,10 +467,11 @@ mod tests {
             message(0, 0),
             message(TAKE, MAX_BYTES + 1),
             message(GIVE, u64::MAX),
+            message(DESCRIBE, 2),
         ] {
             let (tell, served) = mpsc::channel();
             let address = agent(move |connection| {
-                let _ = tell.send(serve(connection, DESCRIPTION, &credentials()));
+                let _ = tell.send(serve(connection, describe, &credentials()));
             });
             let mut client = LinkSpeedClient::dial(address, &credentials()).expect("there");
             let error = client.ask(&request, STEP_LIMIT).expect_err("ended");

@@ -381,11 +381,11 @@ fn the_network_is_measured_in_tls_as_well() {
         let accepted = accept(socket, &agent, soon()).expect("ours");
         assert_eq!(accepted.hello.purpose, Purpose::Measure);
         let connection = accepted.welcome(soon()).expect("welcomed");
-        link_speed::serve(connection, b"a host", &agent)
+        link_speed::serve(connection, |_| b"a host".to_vec(), &agent)
     });
 
     let mut client = LinkSpeedClient::dial(address, &credentials).expect("there");
-    assert_eq!(client.description().expect("told"), b"a host");
+    assert_eq!(client.description(false).expect("told"), b"a host");
     for speed in [client.speed_there(), client.speed_back()] {
         let speed = speed.expect("measured");
         assert!(speed.bytes_per_s > 1_000_000, "{speed:?}");

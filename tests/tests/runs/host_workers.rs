@@ -145,7 +145,7 @@ fn an_agent_that_serves_a_run_is_not_measured() {
     let credentials = credentials.expect("several hosts");
     let connect = || LinkSpeedClient::dial(agent.address, &credentials);
     let mut client = connect().expect("no run yet");
-    let devices = client.description().expect("told");
+    let devices = client.description(false).expect("told");
     let devices: Vec<Device> = postcard::from_bytes(&devices).expect("devices");
     assert_eq!(devices, machine::detect().devices.raw);
     drop(client);

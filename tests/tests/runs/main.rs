@@ -23,6 +23,7 @@ mod linux {
     mod flight_recorder;
     mod held_shares;
     mod histories;
+    mod host_gpus;
     mod host_processes;
     mod host_workers;
     mod hosts;
@@ -50,6 +51,7 @@ mod linux {
         ("flight_recorder", flight_recorder::TESTS),
         ("held_shares", held_shares::TESTS),
         ("histories", histories::TESTS),
+        ("host_gpus", host_gpus::TESTS),
         ("host_processes", host_processes::TESTS),
         ("host_workers", host_workers::TESTS),
         ("hosts", hosts::TESTS),

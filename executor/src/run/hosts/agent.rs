@@ -236,10 +236,8 @@ fn answer_measurements(credentials: &Credentials) -> io::Result<Callers> {
             let (credentials, being_asked) = (credentials.clone(), Arc::clone(&asked));
             let answer = move || {
                 // Whoever asked is told what went wrong, or is gone.
-                if let Ok(connection) = accepted.welcome(deadline)
-                    && let Ok(devices) = own_devices()
-                {
-                    let _ = link_speed::serve(connection, &devices, &credentials);
+                if let Ok(connection) = accepted.welcome(deadline) {
+                    let _ = link_speed::serve(connection, own_devices, &credentials);
                 }
                 being_asked.fetch_sub(1, Ordering::Relaxed);
             };
@@ -258,9 +256,15 @@ fn answer_measurements(credentials: &Credentials) -> io::Result<Callers> {
     })
 }
 
-/// The CPU devices of this host, as `Vec<Device>` in postcard.
-fn own_devices() -> Result<Vec<u8>, postcard::Error> {
-    postcard::to_stdvec(&zbmd_devices::detect().devices.raw)
+/// The devices of this host, as `Vec<Device>` in postcard: those of its CPU, and its GPUs if they are asked for.
+fn own_devices(with_gpus: bool) -> Vec<u8> {
+    let mut machine = zbmd_devices::detect();
+    if with_gpus {
+        // Without a driver there are none.
+        let gpus = zbmd_devices::gpus().unwrap_or_default();
+        machine = zbmd_devices::with_gpus(machine, &gpus);
+    }
+    postcard::to_stdvec(&machine.devices.raw).unwrap_or_default()
 }
 
 /// Joins the run, and each one after it unless it is to be only one, on a thread of its own. When there is nobody to serve
@@ -370,7 +374,7 @@ impl AgentHost<'_> {
             let listen_at = self.switchboard.address().ip();
             let network = NetworkTerms::new(run, listen_at, self.credentials);
             let modes = Arc::clone(&engine.modes);
-            AgentWorkers::new(modes, options, network, processes.has_standbys)
+            AgentWorkers::new(modes, options, network, processes)
         });
         let workers = workers
             .transpose()
@@ -402,6 +406,7 @@ impl AgentHost<'_> {
                 switchboard: Arc::clone(self.switchboard),
             }),
             workers,
+            gpus: Arc::default(),
             obedience: Arc::clone(self.obedience),
             council,
             shelf: Arc::clone(self.shelf),

@@ -7,16 +7,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use zbmd_ir::DeviceId;
 use zbmd_wire::connection::SharedConnection;
 
 use super::agent_epoch::{AgentEpoch, check_spec};
 use super::agent_seat::Obedience;
 use super::agent_workers::{AgentWorkers, WorkerNews};
 use super::bundle_parts::BundleShelf;
-use super::message::{self, Order, Report};
+use super::message::{self, Order, Report, WorkerNumber};
 use super::seat::Mandate;
 use crate::fault::WorkerOutcome;
 use crate::program::Engine;
+use crate::run::event::WorkerExit;
 use crate::transport::clock::Clock;
 use crate::transport::epoch::Area;
 use crate::worker::gpu::OpenGpus;
@@ -36,8 +38,10 @@ pub(super) struct RunTerms {
     pub engine: Engine,
     pub options: HostOptions,
     pub network: Arc<Network>,
-    /// Workers that are processes; threads else.
+    /// Workers that are processes, if any are.
     pub workers: Option<AgentWorkers>,
+    /// The GPUs that threads of this process drive.
+    pub gpus: Arc<OpenGpus>,
     pub obedience: Arc<Obedience>,
     /// The council in whose name the run is conducted.
     pub council: Option<u64>,
@@ -136,11 +140,12 @@ impl AgentRun {
             };
             match order {
                 Order::Open { .. } => return Err(io::Error::other("a second bundle in one run")),
-                Order::Spawn(worker) => {
-                    let spawned = self.workers()?.spawn(worker);
-                    spawned.map_err(io::Error::other)?;
+                Order::Spawn(worker) => self.spawn(worker).map_err(io::Error::other)?,
+                Order::Kill(worker) => {
+                    if let Some(workers) = &self.terms.workers {
+                        workers.kill(worker);
+                    }
                 }
-                Order::Kill(worker) => self.workers()?.kill(worker),
                 Order::Admit {
                     epoch,
                     blocks,
@@ -182,12 +187,53 @@ impl AgentRun {
         }
     }
 
-    /// The processes of a run whose workers are processes.
-    fn workers(&self) -> io::Result<&AgentWorkers> {
+    /// The processes of workers, if that of a device is one.
+    fn workers_for(&self, device: DeviceId) -> Option<&AgentWorkers> {
         let workers = self.terms.workers.as_ref();
-        workers.ok_or_else(|| {
-            io::Error::other("an order for a worker's process in a run whose workers are threads: both hosts must run the same zbmd")
-        })
+        workers.filter(|workers| workers.are_for(device))
+    }
+
+    /// Starts the process of a device's worker, or opens its GPU; the conductor is told what comes of it.
+    fn spawn(self: &Arc<Self>, worker: WorkerNumber) -> Result<(), String> {
+        let machine = &self.terms.engine.modes.first().program.machine;
+        if machine.devices.get(worker.device).is_none() {
+            return Err(format!(
+                "a worker of device {}, which the bundle does not have: both hosts must run the same bundle",
+                worker.device.0
+            ));
+        }
+        if let Some(workers) = self.workers_for(worker.device) {
+            workers.spawn(worker);
+            return Ok(());
+        }
+
+        let agent = Arc::clone(self);
+        let started = std::thread::Builder::new()
+            .name("zbmd opens".to_owned())
+            .spawn(move || {
+                let report = agent.open_gpu(worker);
+                // A conductor that is gone needs no report.
+                let _ = agent.report(&report);
+            });
+        started.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Opens a GPU and makes its kernels, which may take seconds.
+    fn open_gpu(&self, worker: WorkerNumber) -> Report {
+        let opened = self.terms.engine.modes.iter().try_for_each(|loaded| {
+            let described = &loaded.program.machine.devices[worker.device];
+            match described.backend.is_gpu() {
+                true => self.terms.gpus.probe(loaded, described),
+                false => Ok(()),
+            }
+        });
+        match opened {
+            Ok(()) => Report::Ready { worker, port: None },
+            Err(fault) => Report::Gone {
+                worker,
+                exit: WorkerExit::NoDevice(fault),
+            },
+        }
     }
 
     /// Tells the conductor what becomes of workers that are processes, until the run is over.
@@ -261,19 +307,19 @@ impl AgentRun {
         *self.present() = Some(Arc::clone(&epoch));
         self.has_begun.notify_all();
         self.terms.begun_epochs.fetch_add(1, FlagOrdering::Relaxed);
-        if let Some(workers) = &self.terms.workers {
-            for calendar in calendars {
-                workers.begin(&epoch, calendar as usize, &places);
-            }
-            workers.start_standbys();
-            return Ok(());
-        }
         let wiring = Arc::new(Wiring {
             network: Arc::clone(network),
             places: *places,
         });
         for calendar in calendars {
-            self.start_worker(&epoch, calendar as usize, &wiring)?;
+            let calendar = calendar as usize;
+            match self.workers_for(epoch.spec.devices[calendar]) {
+                Some(workers) => workers.begin(&epoch, calendar, &wiring.places),
+                None => self.start_worker(&epoch, calendar, &wiring)?,
+            }
+        }
+        if let Some(workers) = &self.terms.workers {
+            workers.start_standbys();
         }
         Ok(())
     }
@@ -290,7 +336,7 @@ impl AgentRun {
             session_memory: Arc::clone(&epoch.session_memory),
             epoch: Arc::clone(&epoch.memory),
             options: self.terms.options,
-            gpus: Arc::new(OpenGpus::default()),
+            gpus: Arc::clone(&self.terms.gpus),
             wiring: Some(Arc::clone(wiring)),
         };
         let (agent, epoch) = (Arc::clone(self), Arc::clone(epoch));

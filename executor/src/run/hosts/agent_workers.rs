@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use zbmd_ir::DeviceId;
 
 use super::agent_epoch::AgentEpoch;
-use super::message::{Report, WorkerNumber};
+use super::message::{ProcessTerms, Report, WorkerNumber};
 use super::network_terms::NetworkTerms;
 use crate::options::Isolation;
 use crate::program::LoadedModes;
@@ -38,6 +38,7 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 /// The worker processes of a run on this host.
 pub(super) struct AgentWorkers {
     modes: Arc<LoadedModes>,
+    terms: ProcessTerms,
     options: HostOptions,
     /// Without queues: an agent's host has no sources.
     session_memory: SessionMemory,
@@ -78,19 +79,20 @@ pub(super) enum WorkerNews {
 }
 
 impl AgentWorkers {
-    /// No worker runs yet. With `has_standbys` a process stands by for each.
+    /// No worker runs yet.
     pub(super) fn new(
         modes: Arc<LoadedModes>,
         options: HostOptions,
         network: NetworkTerms,
-        has_standbys: bool,
+        terms: ProcessTerms,
     ) -> Result<Self, String> {
         let (events, inbox) = event_channel();
         let isolation = Isolation::Processes { program: None };
-        let mut pool = ProcessPool::new(Vec::new(), &isolation, has_standbys);
+        let mut pool = ProcessPool::new(Vec::new(), &isolation, terms.has_standbys);
         pool.join_network(network);
         Ok(Self {
             modes,
+            terms,
             options,
             session_memory: SessionMemory::create(&Vec::new())
                 .map_err(|error| error.to_string())?,
@@ -120,19 +122,14 @@ impl AgentWorkers {
         }
     }
 
+    /// Whether the worker of a device is a process.
+    pub(super) fn are_for(&self, device: DeviceId) -> bool {
+        self.terms.are_for(self.modes.first(), device)
+    }
+
     /// Starts the worker of a device. News of it follow: that it is ready, or gone.
-    ///
-    /// # Errors
-    /// A device that the bundle's machine does not have.
-    pub(super) fn spawn(&self, worker: WorkerNumber) -> Result<(), String> {
+    pub(super) fn spawn(&self, worker: WorkerNumber) {
         let WorkerNumber { device, generation } = worker;
-        let machine = &self.modes.first().program.machine;
-        if machine.devices.get(device).is_none() {
-            return Err(format!(
-                "a worker of device {}, which the bundle does not have: both hosts must run the same bundle",
-                device.0
-            ));
-        }
         let mut state = self.state();
         let State {
             pool, listeners, ..
@@ -154,7 +151,6 @@ impl AgentWorkers {
                 exit: WorkerExit::Unfit(error.to_string()),
             }),
         }
-        Ok(())
     }
 
     /// Ends the process of a worker; that it is gone is news like any other.
@@ -253,8 +249,7 @@ impl AgentWorkers {
                 if let Some(member) = state.member(worker) {
                     member.is_ready = true;
                 }
-                // Its process has opened the network that it was told of, so there is a port.
-                port.map(|port| WorkerNews::Report(Report::Ready { worker, port }))
+                Some(WorkerNews::Report(Report::Ready { worker, port }))
             }
             WorkerEvent::Began {
                 device,

@@ -82,11 +82,7 @@ impl HostSet {
             parts,
             bundle,
             options: HostOptions::of(options),
-            processes: matches!(options.isolation, Isolation::Processes { .. }).then_some(
-                ProcessTerms {
-                    has_standbys: options.standby,
-                },
-            ),
+            processes: process_terms(modes, options),
             hosts_of_devices: TiVec::new(),
             events: events.clone(),
             addresses: Mutex::default(),
@@ -264,14 +260,6 @@ impl HostSet {
     /// Whether a program can be run over these hosts.
     fn check_program(&self, loaded: &LoadedProgram, is_takeover: bool) -> Result<(), EngineError> {
         let program = &loaded.program;
-        let mut devices = loaded.devices().into_iter();
-        if let Some(gpu) = devices.find(|device| loaded.is_gpu(*device)) {
-            let why = format!(
-                "device {} is a GPU; only CPU devices run on several hosts yet: compile for a machine without it",
-                program.machine.devices[gpu].name
-            );
-            return Err(host_error(&self.names[self.hosts[gpu]], why));
-        }
         for plan in [Some(loaded.main), loaded.tail].into_iter().flatten() {
             let devices = loaded.physical_devices(&program.plans[plan], &[]);
             // Without all hosts another plan runs, which is checked as it begins.
@@ -376,26 +364,36 @@ impl HostSet {
         link.take_thread(calendar)
     }
 
-    /// Starts the process of a device's worker on its host, if workers are processes; whether they are. Events follow: that it is
-    /// ready, or gone.
-    pub(crate) fn spawn(&self, device: DeviceId, generation: u32) -> bool {
-        self.order_for_process(Order::Spawn(WorkerNumber { device, generation }), device)
-    }
-
-    /// Ends the process of a worker on another host, if workers are processes; whether they are. An event follows.
-    pub(crate) fn kill(&self, device: DeviceId, generation: u32) -> bool {
-        self.order_for_process(Order::Kill(WorkerNumber { device, generation }), device)
-    }
-
-    fn order_for_process(&self, order: Order, device: DeviceId) -> bool {
-        if self.opener.processes.is_none() {
-            return false;
+    /// Starts the process of a device's worker on its host, or opens its GPU there; whether one of the two is needed. Events follow
+    /// then: that the worker is ready, or gone.
+    pub(crate) fn spawn(&self, loaded: &LoadedProgram, device: DeviceId, generation: u32) -> bool {
+        let is_needed = self.is_process(loaded, device) || loaded.is_gpu(device);
+        if is_needed {
+            self.send_to_host(device, Order::Spawn(WorkerNumber { device, generation }));
         }
+        is_needed
+    }
+
+    /// Ends the process of a worker on another host, if it is one; whether it is. An event follows.
+    pub(crate) fn kill(&self, loaded: &LoadedProgram, device: DeviceId, generation: u32) -> bool {
+        let is_process = self.is_process(loaded, device);
+        if is_process {
+            self.send_to_host(device, Order::Kill(WorkerNumber { device, generation }));
+        }
+        is_process
+    }
+
+    /// Whether the worker of a device on another host is a process of its own.
+    fn is_process(&self, loaded: &LoadedProgram, device: DeviceId) -> bool {
+        let terms = self.opener.processes;
+        terms.is_some_and(|terms| terms.are_for(loaded, device))
+    }
+
+    fn send_to_host(&self, device: DeviceId, order: Order) {
         // The end of a host's connection is an event of its own.
         if let Some(link) = &self.links[self.hosts[device]] {
             link.send(order);
         }
-        true
     }
 
     /// How the workers of an epoch on this host reach the others; `port` says where the wires of a device arrive, if not where
@@ -548,6 +546,20 @@ impl Drop for HostSet {
         self.opener.is_over.store(true, Ordering::Release);
         self.network.switchboard.refuse_callers();
     }
+}
+
+/// How agents run workers that are processes, if any are.
+fn process_terms(modes: &LoadedModes, options: &RunOptions) -> Option<ProcessTerms> {
+    let mut devices = modes.first().program.machine.devices.iter();
+    let only_gpus = match options.isolation {
+        Isolation::Processes { .. } => false,
+        Isolation::GpuProcesses { .. } if devices.any(|device| device.backend.is_gpu()) => true,
+        Isolation::GpuProcesses { .. } | Isolation::Threads => return None,
+    };
+    Some(ProcessTerms {
+        only_gpus,
+        has_standbys: options.standby,
+    })
 }
 
 /// What a run over hosts cannot do yet.

@@ -468,7 +468,7 @@ fn hear(shared: &Shared, events: &EventSender<WorkerEvent>) -> io::Error {
                 events.send(WorkerEvent::Ready {
                     device: worker.device,
                     generation: worker.generation,
-                    port: Some(port),
+                    port,
                 });
             }),
             Report::Gone { worker, exit } => shared.check_worker(worker).map(|()| {

@@ -10,6 +10,7 @@ use zbmd_ir::DeviceId;
 
 use super::bundle_parts::BundleParts;
 use super::seat::Mandate;
+use crate::program::LoadedProgram;
 use crate::run::event::WorkerExit;
 use crate::supervise::Thread;
 use crate::transport::change_queue::{Decision, Values};
@@ -40,10 +41,10 @@ pub(super) enum Order {
         beat_session: u128,
         /// The council in whose name the run is conducted.
         council: Option<u64>,
-        /// Each worker is a process of its own, that is started and ended by the orders below; a thread else.
+        /// Workers are processes of their own, that are started and ended by the orders below; threads else.
         processes: Option<ProcessTerms>,
     },
-    /// Start the worker of a device.
+    /// Start the process of a device's worker, or open the GPU of one that is a thread.
     Spawn(WorkerNumber),
     /// End the process of a worker.
     Kill(WorkerNumber),
@@ -90,8 +91,11 @@ pub(super) enum Report {
     Opened,
     /// This host cannot run it.
     Unfit { why: String },
-    /// A worker can begin its part of an epoch; its wires arrive at this port of its host.
-    Ready { worker: WorkerNumber, port: u16 },
+    /// A worker can begin its part of an epoch; its wires arrive at this port of its host, if not where those of all its threads do.
+    Ready {
+        worker: WorkerNumber,
+        port: Option<u16>,
+    },
     /// A worker is gone.
     Gone {
         worker: WorkerNumber,
@@ -142,8 +146,17 @@ pub(super) struct WorkerNumber {
 /// How an agent runs workers that are processes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct ProcessTerms {
+    /// Only GPUs have processes; workers of CPU devices are threads.
+    pub only_gpus: bool,
     /// For each, another one stands by to take its place.
     pub has_standbys: bool,
+}
+
+impl ProcessTerms {
+    /// Whether the worker of a device is a process.
+    pub(super) fn are_for(&self, loaded: &LoadedProgram, device: DeviceId) -> bool {
+        !self.only_gpus || loaded.is_gpu(device)
+    }
 }
 
 /// Where a worker stands that makes no progress: its instruction, and what the system says of its thread.

@@ -102,7 +102,7 @@ impl DevicePool {
         };
         let opened = self
             .drivers
-            .open(&described.backend, &described.name, &options);
+            .open(&described.backend, described.driver_name(), &options);
         let device = opened.map_err(|fault| DeviceFault {
             device: described.name.clone(),
             fault,

@@ -13,11 +13,12 @@
 pub(super) mod device;
 mod peers;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use zbmd_devices::gpu::{Fault, FaultKind, Replay};
 use zbmd_hal::{Exchange, HostRegion, Transport};
-use zbmd_ir::{Calendar, DeviceId, Plan, Program, State, planned_calendar_ns};
+use zbmd_ir::{Calendar, DeviceId, Plan, Program, RingId, State, planned_calendar_ns};
 
 use self::device::LentDevice;
 pub(crate) use self::device::OpenGpus;
@@ -51,6 +52,12 @@ const SLACK_NS: u64 = 100_000_000;
 /// Periods in flight that a wait may be for.
 const MAX_IN_FLIGHT: u64 = 2;
 
+/// At each of the above, whether the worker waits for other workers.
+#[cfg(hosts)]
+pub(super) fn waits() -> Vec<bool> {
+    [WAITS, WORKS, PREPARES].map(|step| step == WAITS).to_vec()
+}
+
 /// What a GPU's worker does at each of the above.
 pub(super) fn planned_steps(calendar: &Calendar) -> Vec<PlannedStep> {
     let works_ns = MAX_IN_FLIGHT * planned_calendar_ns(calendar) + SLACK_NS;
@@ -69,9 +76,9 @@ pub(super) fn planned_steps(calendar: &Calendar) -> Vec<PlannedStep> {
     vec![waiting_step, working_step, preparing_step]
 }
 
-/// Where the device exchanges tokens with the others, in the epoch's memory. Where transfers have checksums, the worker
-/// looks at all of them, and does it all.
-fn epoch_exchange(plan: &Plan, epoch: &EpochMemory) -> Exchange {
+/// Where the device exchanges tokens with the others, in the epoch's memory. Where transfers have checksums, or rings lead to
+/// other hosts, the worker looks at all of them, and does it all.
+fn epoch_exchange(plan: &Plan, epoch: &EpochMemory, has_wires: bool) -> Exchange {
     let plan_calendars = plan.calendars.iter();
     let exchange_regions = plan_calendars.map(|calendar| {
         let region = region_at(epoch.exchange(calendar.device), calendar.exchange_bytes);
@@ -79,7 +86,7 @@ fn epoch_exchange(plan: &Plan, epoch: &EpochMemory) -> Exchange {
     });
     let (pages, pages_bytes) = epoch.exchange_pages();
     let exchange = Exchange::new(exchange_regions.collect()).within(region_at(pages, pages_bytes));
-    if !epoch.sums.is_empty() {
+    if has_wires || !epoch.sums.is_empty() {
         return exchange;
     }
 
@@ -111,7 +118,7 @@ pub(crate) struct GpuWorker {
 
 impl GpuWorker {
     /// Makes a device ready: takes memory there, compiles kernels, records commands, loads the state of the border at
-    /// which the epoch begins.
+    /// which the epoch begins. Rings among `wired_rings` go over the worker's wires.
     ///
     /// # Errors
     /// A device that is not there, cannot do what the plan asks of it, or failed.
@@ -119,6 +126,7 @@ impl GpuWorker {
         loaded: &LoadedProgram,
         plan: &Plan,
         job: &WorkerJob,
+        wired_rings: &BTreeMap<RingId, u32>,
     ) -> Result<Self, DeviceFault> {
         let epoch = &job.epoch;
         let status = &epoch.statuses[job.calendar];
@@ -141,7 +149,7 @@ impl GpuWorker {
                 program,
                 plan,
                 &plan.calendars[job.calendar],
-                &epoch_exchange(plan, epoch),
+                &epoch_exchange(plan, epoch, !wired_rings.is_empty()),
                 &mut lent_device.kept,
             )
             .map_err(device_fault)?;
@@ -164,7 +172,7 @@ impl GpuWorker {
         // Kernels outlive the epoch: the next one on this device need not compile them again.
         lent_device.keep_kernels();
 
-        let mut peers = GpuPeers::new(graph, plan, job.calendar, epoch);
+        let mut peers = GpuPeers::new(graph, plan, job.calendar, epoch, wired_rings);
         peers.sample_every = job.options.sample_every;
         peers.recorder = epoch.recorder(&job.spec, job.calendar, None);
         Ok(Self {

@@ -1,9 +1,11 @@
-//! The other workers, as a GPU's replay sees them: rings, borders, progress words of the epoch's shared memory.
+//! The other workers, as a GPU's replay sees them: rings, borders, progress words of the epoch's shared memory, and wires to those
+//! on other hosts.
 #![expect(
     unsafe_code,
     reason = "reads exchange regions and writes saved borders"
 )]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +25,8 @@ use crate::transport::primitive::Ordering;
 use crate::transport::ring::{Deadline, Peer, Spin};
 use crate::transport::trace_ring::TraceRecorder;
 use crate::worker::border::{commit_border, keepers, wait_for_area};
+#[cfg(hosts)]
+use crate::worker::wired;
 
 /// Submissions that are remembered: those in flight, and the one that is being ended.
 const REMEMBERED_SUBMISSIONS: usize = MAX_IN_FLIGHT as usize + 1;
@@ -38,8 +42,8 @@ pub(super) struct GpuPeers {
     keeps: Vec<ChannelId>,
     /// The last border that this worker has passed.
     passed: u64,
-    /// A transfer that arrived wrong.
-    corrupt: Option<WorkerFault>,
+    /// Why this worker can give or take nothing more: a transfer that arrived wrong, or a wire that carries nothing any more.
+    failure: Option<StepStop>,
     pub(super) sample_every: u64,
     /// When the last periods were submitted.
     submitted_ns: [u64; REMEMBERED_SUBMISSIONS],
@@ -49,12 +53,16 @@ pub(super) struct GpuPeers {
     submitted_ticks: [u64; REMEMBERED_SUBMISSIONS],
 }
 
-/// One end of a ring, with the transfers whose checksums are kept.
+/// One end of a ring, with the transfers that have checksums, or that are sent to another host.
 #[derive(Default)]
 struct RingEnd {
     peer: Peer,
-    /// Checksums: the first one's place, and the token ranges of a block; none if they are off.
+    /// Its number among the worker's wired rings, if its other end is on another host.
+    #[cfg(hosts)]
+    wired: Option<u32>,
+    /// The place of the first transfer's checksum.
     sums: usize,
+    /// The token ranges of a block's transfers; none if nothing is done with each.
     sends: Vec<(u64, u64)>,
     /// The next transfer.
     block: u64,
@@ -80,9 +88,10 @@ impl Default for Place {
 // order.
 unsafe impl Send for Place {}
 
-/// What one `Send` of a block carries: where its checksum and its bytes are.
+/// What one `Send` of a block carries: where its checksum and its bytes are, and how many tokens of the ring there are with it.
 struct Transfer {
     sum_index: usize,
+    tokens: u64,
     first: *mut u8,
     bytes: usize,
 }
@@ -96,6 +105,7 @@ impl RingEnd {
             return None;
         }
 
+        let tokens = self.block * self.block_tokens + end;
         let place_index = self.block % self.blocks;
         let sum_index = self.sums + place_index as usize * self.sends.len() + self.at;
         let offset_bytes = place_index * self.stride + from * self.token_bytes;
@@ -107,6 +117,7 @@ impl RingEnd {
 
         Some(Transfer {
             sum_index,
+            tokens,
             first: self.first.0.wrapping_add(offset_bytes as usize),
             bytes: ((end - from) * self.token_bytes) as usize,
         })
@@ -114,8 +125,29 @@ impl RingEnd {
 }
 
 impl RingEnd {
-    /// The end of a ring between the device and another, whose transfers have checksums.
-    fn with_checksums(
+    /// The end of a ring whose other end is on another host. What comes there has been checked by the wire.
+    #[cfg(hosts)]
+    fn to_other_host(
+        graph: &Graph,
+        plan: &Plan,
+        ring_id: RingId,
+        epoch: &EpochMemory,
+        wired: u32,
+        is_sender: bool,
+        sums: &Sums,
+    ) -> Self {
+        let end = match is_sender {
+            true => Self::with_transfers(graph, plan, ring_id, epoch, sums),
+            false => Self::default(),
+        };
+        Self {
+            wired: Some(wired),
+            ..end
+        }
+    }
+
+    /// The end of a ring between the device and another, with its transfers.
+    fn with_transfers(
         graph: &Graph,
         plan: &Plan,
         ring_id: RingId,
@@ -145,14 +177,26 @@ impl GpuPeers {
         plan: &Plan,
         calendar: usize,
         epoch: &Arc<EpochMemory>,
+        wired_rings: &BTreeMap<RingId, u32>,
     ) -> Self {
         let own_device = plan.calendars[calendar].device;
-        let sums = (!epoch.sums.is_empty()).then(|| sums_of(plan));
-        let is_own = |ring: &Ring| ring.from == own_device || ring.to == own_device;
-        let ring_ends = plan.rings.iter_enumerated().map(|(id, ring)| match &sums {
-            Some(sums) if is_own(ring) => RingEnd::with_checksums(graph, plan, id, epoch, sums),
-            _ => RingEnd::default(),
-        });
+        let has_checksums = !epoch.sums.is_empty();
+        let sums = (has_checksums || !wired_rings.is_empty()).then(|| sums_of(plan));
+        let ring_end = |(id, ring): (RingId, &Ring)| {
+            let is_own = ring.from == own_device || ring.to == own_device;
+            match (&sums, wired_rings.get(&id)) {
+                #[cfg(hosts)]
+                (Some(sums), Some(&wired)) => {
+                    let is_sender = ring.from == own_device;
+                    RingEnd::to_other_host(graph, plan, id, epoch, wired, is_sender, sums)
+                }
+                (Some(sums), None) if is_own && has_checksums => {
+                    RingEnd::with_transfers(graph, plan, id, epoch, sums)
+                }
+                _ => RingEnd::default(),
+            }
+        };
+        let ring_ends = plan.rings.iter_enumerated().map(ring_end);
         let keeper_ids = keepers(graph, plan).into_iter();
         let keeper_buffers = keeper_ids.map(|id| &plan.buffers[id]);
         let kept_buffers = keeper_buffers.filter(|buffer| buffer.device == own_device);
@@ -164,7 +208,7 @@ impl GpuPeers {
             ends: ring_ends.collect(),
             keeps: kept_buffers.map(|buffer| buffer.channel).collect(),
             passed: 0,
-            corrupt: None,
+            failure: None,
             sample_every: 0,
             submitted_ns: [0; REMEMBERED_SUBMISSIONS],
             sample: SlotSample::default(),
@@ -215,20 +259,29 @@ impl GpuPeers {
     /// The result of a call of the replay.
     ///
     /// # Errors
-    /// What stopped the call: a transfer that arrived wrong explains a stop.
+    /// What stopped the call, or what it could not give to other workers.
     pub(super) fn step_result<T>(
         &mut self,
         device_name: &str,
         result: Result<T, Halt>,
     ) -> Result<T, StepStop> {
-        let corrupt = self.corrupt.take_if(|_| result.is_err());
-        result.map_err(|halt| match (halt, corrupt) {
-            (Halt::Fault(fault), _) => StepStop::from(DeviceFault {
+        match (result, self.failure.take()) {
+            (Err(Halt::Fault(fault)), _) => Err(StepStop::from(DeviceFault {
                 device: device_name.to_owned(),
                 fault,
-            }),
-            (Halt::Stopped, Some(fault)) => StepStop::Fault(fault),
-            (Halt::Stopped, None) => StepStop::Stopped,
+            })),
+            (_, Some(failure)) => Err(failure),
+            (Err(Halt::Stopped), None) => Err(StepStop::Stopped),
+            (Ok(done), None) => Ok(done),
+        }
+    }
+
+    /// What was done over a wire; a failure is remembered.
+    #[cfg(hosts)]
+    fn over_wire<T>(&mut self, result: Result<T, StepStop>) -> Result<T, Stopped> {
+        result.map_err(|stop| {
+            self.failure.get_or_insert(stop);
+            Stopped
         })
     }
 
@@ -277,7 +330,7 @@ impl PeersDuringCall<'_> {
         let GpuPeers {
             epoch,
             ends,
-            corrupt,
+            failure,
             ..
         } = &mut *self.peers;
         while let Some(transfer) = ends[ring.0 as usize].next_transfer(tokens) {
@@ -286,7 +339,8 @@ impl PeersDuringCall<'_> {
             let found = checksum::of(received);
             let sent = epoch.sums[transfer.sum_index].load(Ordering::Relaxed);
             if sent != found {
-                *corrupt = Some(WorkerFault::Corrupt { ring, sent, found });
+                let fault = WorkerFault::Corrupt { ring, sent, found };
+                *failure = Some(StepStop::Fault(fault));
                 return Err(Stopped);
             }
         }
@@ -312,6 +366,22 @@ impl PeersDuringCall<'_> {
         }
     }
 
+    /// Sends the transfers before token `tokens`, which the replay has put where the receiver's places are on this host.
+    #[cfg(hosts)]
+    fn send_transfers(&mut self, ring: RingId, wired: u32, tokens: u64) {
+        while self.peers.failure.is_none()
+            && let Some(transfer) = self.peers.ends[ring.0 as usize].next_transfer(tokens)
+        {
+            // SAFETY: the replay has just written the transfer into a place whose tokens the receiver has released, and writes
+            // nothing there before it has waited for that again.
+            let written = unsafe { std::slice::from_raw_parts(transfer.first, transfer.bytes) };
+            let send = |_: &mut GpuPeers| wired::send(wired, transfer.tokens, written);
+            let sent = self.while_waiting(send);
+            // What follows finds the failure.
+            let _ = self.peers.over_wire(sent);
+        }
+    }
+
     /// Does something that may wait for other workers.
     fn while_waiting<T>(&mut self, wait: impl FnOnce(&mut GpuPeers) -> T) -> T {
         self.peers.note_wait();
@@ -324,6 +394,15 @@ impl PeersDuringCall<'_> {
 impl Peers for PeersDuringCall<'_> {
     fn published(&mut self, ring: RingId, tokens: u64, wait: bool) -> Result<bool, Stopped> {
         let ring_index = ring.0 as usize;
+        #[cfg(hosts)]
+        if let Some(wired) = self.peers.ends[ring_index].wired {
+            let mut published = wired::has_published(wired, tokens);
+            if wait && matches!(published, Ok(false)) {
+                let wait_for_tokens = |_: &mut GpuPeers| wired::wait_published(wired, tokens);
+                published = self.while_waiting(wait_for_tokens).map(|()| true);
+            }
+            return self.peers.over_wire(published);
+        }
         let is_published = {
             let GpuPeers { epoch, ends, .. } = &mut *self.peers;
             epoch.rings[ring_index].has_published(tokens, &mut ends[ring_index].peer)
@@ -348,6 +427,11 @@ impl Peers for PeersDuringCall<'_> {
 
     fn wait_released(&mut self, ring: RingId, blocks: u64) -> Result<(), Stopped> {
         let ring_index = ring.0 as usize;
+        #[cfg(hosts)]
+        if let Some(wired) = self.peers.ends[ring_index].wired {
+            let waited = self.while_waiting(|_| wired::wait_released(wired, blocks));
+            return self.peers.over_wire(waited);
+        }
         self.while_waiting(|peers| {
             let GpuPeers {
                 epoch, ends, spin, ..
@@ -360,11 +444,22 @@ impl Peers for PeersDuringCall<'_> {
     }
 
     fn publish(&mut self, ring: RingId, tokens: u64) {
+        #[cfg(hosts)]
+        if let Some(wired) = self.peers.ends[ring.0 as usize].wired {
+            self.send_transfers(ring, wired, tokens);
+            return;
+        }
         self.note_checksums(ring, tokens);
         self.peers.epoch.rings[ring.0 as usize].publish(tokens);
     }
 
     fn release(&mut self, ring: RingId, blocks: u64) {
+        #[cfg(hosts)]
+        if let Some(wired) = self.peers.ends[ring.0 as usize].wired {
+            // What follows finds the failure.
+            let _ = self.peers.over_wire(wired::release(wired, blocks));
+            return;
+        }
         self.peers.epoch.rings[ring.0 as usize].release(blocks);
     }
 
@@ -393,6 +488,10 @@ impl Peers for PeersDuringCall<'_> {
 
     fn ended(&mut self, periods: u64) {
         let peers = &mut *self.peers;
+        if peers.failure.is_some() {
+            // Not all that they send was handed over.
+            return;
+        }
         if peers.is_sampled(periods - 1) {
             let submitted_ns = peers.submitted_ns[submission_index(periods - 1)];
             peers
