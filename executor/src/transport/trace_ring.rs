@@ -291,6 +291,8 @@ pub(crate) struct TraceCopier {
     words_left: u64,
     /// Periods that the worker had no room for.
     dropped_there: u64,
+    /// When the last period began.
+    last_began: u64,
 }
 
 #[cfg(hosts)]
@@ -301,10 +303,12 @@ impl TraceCopier {
             recorder,
             words_left: 0,
             dropped_there: 0,
+            last_began: 0,
         }
     }
 
-    /// Takes words as the worker's ring has given them out, whole marks and all; its clock is behind this one's by so many ticks.
+    /// Takes words as the worker's ring has given them out, whole marks and all; its clock is behind this one's by so many ticks, as
+    /// far as is known by now: no period begins before the one before it, also when that is known better.
     /// A period that there is no room for is left out and counted, as a worker does. `dropped` is how many the worker has left
     /// out up to now.
     pub(crate) fn copy(&mut self, words: &[u64], behind_ticks: i64, dropped: u64) {
@@ -320,6 +324,8 @@ impl TraceCopier {
             if kind == PERIOD {
                 let Some(began) = words.next() else { return };
                 let began = began.saturating_add_signed(behind_ticks);
+                let began = began.max(self.last_began);
+                self.last_began = began;
                 self.words_left = match self.recorder.begin_at(number, began) {
                     true => self.recorder.max_period_words.saturating_sub(2),
                     false => 0,
@@ -395,7 +401,10 @@ mod tests {
         // More than a period has is passed over, and so is what belongs to no period.
         let mark = word(PERIOD, 9);
         copier.copy(&[[mark, 5].as_slice(), &[word(1, 1); 40]].concat(), 0, 7);
-        assert_eq!(here.take_words().len(), 5);
+        let copied_last = here.take_words();
+        assert_eq!(copied_last.len(), 5);
+        // It begins with the period before it, and not earlier, although its clock was thought to be further behind then.
+        assert_eq!(copied_last[1], words[16] + 1_000);
         copier.copy(&[word(1, 1); 40], 0, 7);
         assert_eq!((here.take_words().len(), here.dropped()), (0, 8));
     }

@@ -16,6 +16,7 @@ use crate::error::PlainError;
 use crate::session::TlsSession;
 use crate::socket::{Deadline, prepare, read_now, wait_ready, write_now};
 use crate::tls::Tls;
+use crate::tls_handshake::TlsHandshake;
 use crate::token::Token;
 use crate::ucx::UcxStream;
 
@@ -102,8 +103,8 @@ impl Connection {
         };
         let name = Tls::name_of(address);
         let connection = UnbufferedClientConnection::new(tls.client_config(), name);
-        let session = TlsSession::client(connection.map_err(io::Error::other)?);
-        Self::secured(socket, session, deadline)
+        let handshake = TlsHandshake::client(connection.map_err(io::Error::other)?);
+        Self::secured(socket, handshake, deadline)
     }
 
     /// The side that was dialed.
@@ -117,12 +118,12 @@ impl Connection {
             return Ok(socket.into());
         };
         let connection = UnbufferedServerConnection::new(tls.server_config());
-        let session = TlsSession::server(connection.map_err(io::Error::other)?);
-        Self::secured(socket, session, deadline)
+        let handshake = TlsHandshake::server(connection.map_err(io::Error::other)?);
+        Self::secured(socket, handshake, deadline)
     }
 
-    fn secured(socket: TcpStream, mut session: TlsSession, deadline: Deadline) -> io::Result<Self> {
-        session.handshake(&socket, deadline)?;
+    fn secured(socket: TcpStream, handshake: TlsHandshake, deadline: Deadline) -> io::Result<Self> {
+        let session = handshake.run(&socket, deadline)?;
         Ok(Self {
             socket,
             layer: Layer::Tls(Box::new(session)),

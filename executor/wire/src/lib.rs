@@ -43,11 +43,14 @@ pub mod error;
 pub mod frame;
 pub mod handshake;
 pub mod link_speed;
+mod pending;
+mod records;
 mod session;
 mod socket;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod tls;
+mod tls_handshake;
 pub mod token;
 #[cfg_attr(not(feature = "ucx"), path = "no_ucx.rs")]
 mod ucx;

@@ -1,110 +1,31 @@
-//! The TLS of one connection: plaintext in places on one side, bytes of a socket on the other. Takes rustls's unbuffered
-//! interface, so that sockets are read and written in pieces of several records, from and into buffers that are there from
-//! the beginning. What rustls itself allocates is one buffer for each record, in both directions.
+//! The TLS of one connection behind its handshake: plaintext in places on one side, bytes of a socket on the other. Sockets are read and
+//! written in pieces of several records, from and into buffers that are there from the beginning; nothing is allocated.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::TcpStream;
-use std::os::fd::AsFd;
-use std::time::Duration;
+use std::ops::Range;
 
-use rustix::event::PollFlags;
 use rustls::Error;
-use rustls::client::UnbufferedClientConnection;
-use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 
-use crate::socket::{Deadline, read_now, wait_ready, write_now};
+use crate::pending::Pending;
+use crate::records::{Found, HEADER_BYTES, MAX_RECORD_BYTES, RESERVE_BYTES, Records};
 
-/// Bytes of plaintext in a record, at most.
-const RECORD_BYTES: usize = 16 << 10;
-/// The longest record: RFC 8446 lets one grow by 256 bytes, its header has 5.
-const MAX_RECORD_BYTES: usize = RECORD_BYTES + 261;
 /// Records that are read at a time, and that are written at a time: a receiver decrypts some while the next are encrypted.
 const INCOMING_RECORDS: usize = 8;
 const OUTGOING_RECORDS: usize = 2;
-/// Room beside the records of a write, for what rustls has to say itself.
-const RESERVE_BYTES: usize = 1 << 10;
-/// The other side has so long to read why it is refused.
-const LINGER: Duration = Duration::from_millis(200);
-
-/// Bytes that wait, in the middle of a fixed piece of memory.
-struct Pending {
-    bytes: Box<[u8]>,
-    start: usize,
-    end: usize,
-}
-
-impl Pending {
-    fn new(bytes: usize) -> Self {
-        Self {
-            bytes: vec![0; bytes].into(),
-            start: 0,
-            end: 0,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.start == self.end
-    }
-
-    fn waiting(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.end]
-    }
-
-    fn room(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.end..]
-    }
-
-    fn consume(&mut self, bytes: usize) {
-        self.start += bytes;
-        if self.start == self.end {
-            self.start = 0;
-            self.end = 0;
-        }
-    }
-
-    /// Moves what waits to the beginning.
-    fn compact(&mut self) {
-        self.bytes.copy_within(self.start..self.end, 0);
-        self.end -= self.start;
-        self.start = 0;
-    }
-}
-
-/// Which side of TLS this is.
-enum Role {
-    Client(UnbufferedClientConnection),
-    Server(UnbufferedServerConnection),
-}
-
-/// What a step has done.
-#[derive(Debug, PartialEq, Eq)]
-enum Step {
-    /// Something: another step may do more.
-    Progress,
-    /// What was to be encrypted is.
-    Encrypted,
-    /// Nothing until bytes come.
-    NeedsBytes,
-    /// The other side has said that it sends nothing more.
-    Closed,
-}
 
 /// The TLS of a connection.
 pub(crate) struct TlsSession {
-    role: Role,
+    records: Records,
     /// Records that have come.
     incoming: Pending,
+    /// Where plaintext is in the memory of `incoming` that had no place yet. Nothing is read from the socket before it has.
+    opened: Range<usize>,
     /// Records that the socket has not taken yet.
     outgoing: Pending,
-    /// Plaintext that had no place yet, from `plain_start` on.
-    plain: Vec<u8>,
-    plain_start: usize,
-    /// The parts of a short write, one after the other: they are one record.
-    gathered: Box<[u8]>,
     /// The other side has said that it sends nothing more.
     is_closed: bool,
-    /// rustls has failed: it takes no further step, but one for its alert.
+    /// The other side has sent what it must not: nothing follows.
     is_failed: bool,
     /// The last read has found nothing more, here or in the socket.
     is_drained: bool,
@@ -117,58 +38,27 @@ impl std::fmt::Debug for TlsSession {
 }
 
 impl TlsSession {
-    pub(crate) fn client(connection: UnbufferedClientConnection) -> Self {
-        Self::new(Role::Client(connection))
-    }
-
-    pub(crate) fn server(connection: UnbufferedServerConnection) -> Self {
-        Self::new(Role::Server(connection))
-    }
-
-    fn new(role: Role) -> Self {
-        let buffer_bytes = |records: usize| records * MAX_RECORD_BYTES + RESERVE_BYTES;
+    /// Goes on behind a handshake, with which some plaintext may have come, and a part of a record.
+    pub(crate) fn new(records: Records, opened: &[u8], part: &[u8]) -> Self {
+        let buffer_bytes = INCOMING_RECORDS * MAX_RECORD_BYTES;
+        let mut incoming = Pending::new(buffer_bytes.max(opened.len() + part.len()));
+        incoming.bytes[..opened.len()].copy_from_slice(opened);
+        incoming.start = opened.len();
+        incoming.end = opened.len() + part.len();
+        incoming.waiting().copy_from_slice(part);
         Self {
-            role,
-            incoming: Pending::new(buffer_bytes(INCOMING_RECORDS)),
-            outgoing: Pending::new(buffer_bytes(OUTGOING_RECORDS)),
-            plain: Vec::with_capacity(RECORD_BYTES),
-            plain_start: 0,
-            gathered: vec![0; RECORD_BYTES].into(),
+            records,
+            incoming,
+            opened: 0..opened.len(),
+            outgoing: Pending::new(OUTGOING_RECORDS * MAX_RECORD_BYTES + RESERVE_BYTES),
             is_closed: false,
             is_failed: false,
             is_drained: false,
         }
     }
 
-    /// The handshake of TLS. If it fails, the other side is told why.
-    ///
-    /// # Errors
-    /// What the system or rustls says, or that the deadline has come.
-    pub(crate) fn handshake(&mut self, socket: &TcpStream, deadline: Deadline) -> io::Result<()> {
-        loop {
-            while !self.flush(socket)? {
-                wait_ready(socket.as_fd(), PollFlags::OUT, deadline)?;
-            }
-            match self.step_and_keep(None) {
-                Ok(Step::Progress | Step::Encrypted) => {}
-                Ok(Step::NeedsBytes) if !self.is_handshaking() => return Ok(()),
-                Ok(Step::NeedsBytes) => match self.read_records(socket)? {
-                    Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    Some(_) => {}
-                    None => wait_ready(socket.as_fd(), PollFlags::IN, deadline)?,
-                },
-                Ok(Step::Closed) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Err(error) => {
-                    self.send_alert(socket);
-                    linger(socket);
-                    return Err(failed(error));
-                }
-            }
-        }
-    }
-
-    /// Plaintext that is there now, into places in a row, like [`read_now`]: `None` if there is none, 0 bytes if there will
-    /// never be any more.
+    /// Plaintext that is there now, into places in a row, like [`read_now`](crate::socket::read_now): `None` if there is none, 0 bytes
+    /// if there will never be any more.
     ///
     /// # Errors
     /// What the system says, or bytes that are not what the other side has sent.
@@ -179,80 +69,90 @@ impl TlsSession {
     ) -> io::Result<Option<usize>> {
         self.is_drained = false;
         let wanted: usize = places.iter().map(|place| place.len()).sum();
-        let mut filled = fill(places, 0, &self.plain[self.plain_start..]);
-        self.plain_start += filled;
+        let mut filled = 0;
+        loop {
+            let taken = fill(places, filled, &self.incoming.bytes[self.opened.clone()]);
+            self.opened.start += taken;
+            filled += taken;
+            if filled == wanted || self.is_closed {
+                return Ok(Some(filled));
+            }
+            if self.open_next(socket)? {
+                continue;
+            }
 
-        while filled < wanted && !self.is_closed {
-            self.plain.clear();
-            self.plain_start = 0;
-            let mut rest = std::mem::take(&mut self.plain);
-            let mut deliver = |bytes: &[u8]| {
-                let placed = fill(places, filled, bytes);
-                filled += placed;
-                rest.extend_from_slice(&bytes[placed..]);
-            };
-            let step = self.step(&mut deliver, None);
-            self.plain = rest;
-            match step {
-                Ok(Step::Progress | Step::Encrypted) => {}
-                Ok(Step::NeedsBytes) if filled > 0 => break,
-                Ok(Step::NeedsBytes) => {
-                    // What rustls has to say itself, such as a change of keys.
-                    self.flush(socket)?;
-                    match self.read_records(socket)? {
-                        Some(0) => return Ok(Some(0)),
-                        Some(_) => {}
-                        None => {
-                            self.is_drained = true;
-                            return Ok(None);
-                        }
-                    }
-                }
-                Ok(Step::Closed) => self.is_closed = true,
-                Err(error) => {
-                    self.send_alert(socket);
-                    return Err(failed(error));
+            if filled > 0 {
+                return Ok(Some(filled));
+            }
+            match self.incoming.read(socket, MAX_RECORD_BYTES)? {
+                Some(0) => return Ok(Some(0)),
+                Some(_) => {}
+                None => {
+                    self.is_drained = true;
+                    return Ok(None);
                 }
             }
         }
-        Ok(Some(filled))
     }
 
-    /// Takes as much as there is room for, like [`write_now`]: `None` if that is nothing. What it has taken may still wait
-    /// here: see [`Self::has_unsent`].
+    /// Opens the next record, if it is there as a whole; whether it was. All plaintext before it has been taken.
+    fn open_next(&mut self, socket: &TcpStream) -> io::Result<bool> {
+        if self.is_failed {
+            return Err(failed(Error::General("TLS has failed before".to_owned())));
+        }
+        let plaintext_start = self.incoming.start + HEADER_BYTES;
+        match self.records.open_first(self.incoming.waiting()) {
+            Ok(Found::Part) => Ok(false),
+            Ok(Found::Plaintext { record, bytes }) => {
+                self.opened = plaintext_start..plaintext_start + bytes;
+                self.incoming.consume(record);
+                Ok(true)
+            }
+            Ok(Found::Message { record }) => {
+                self.incoming.consume(record);
+                Ok(true)
+            }
+            Ok(Found::Closed) => {
+                self.is_closed = true;
+                Ok(true)
+            }
+            Err(error) => {
+                self.is_failed = true;
+                self.send_alert(socket, &error);
+                Err(failed(error))
+            }
+        }
+    }
+
+    /// Takes as much as there is room for, like [`write_now`](crate::socket::write_now): `None` if that is nothing. What it has taken
+    /// may still wait here: see [`Self::has_unsent`].
     ///
     /// # Errors
-    /// What the system or rustls says.
+    /// What the system says.
     pub(crate) fn write_now(
         &mut self,
         socket: &TcpStream,
         parts: &[IoSlice<'_>],
     ) -> io::Result<Option<usize>> {
-        if !self.flush(socket)? {
+        if !self.outgoing.write(socket)? {
             return Ok(None);
         }
         let whole: usize = parts.iter().map(|part| part.len()).sum();
         let mut taken = 0;
-        if whole <= RECORD_BYTES {
-            let mut gathered = std::mem::take(&mut self.gathered);
-            for part in parts {
-                gathered[taken..taken + part.len()].copy_from_slice(part);
-                taken += part.len();
+        while taken < whole {
+            let change = self.records.change_keys_if_due(self.outgoing.room());
+            self.outgoing.end += change.map_err(failed)?;
+
+            let room = self.outgoing.room();
+            let bytes = Records::plaintext_room(room.len()).min(whole - taken);
+            if bytes == 0 {
+                break;
             }
-            let encrypted = self.encrypt(&gathered[..taken]);
-            self.gathered = gathered;
-            encrypted?;
-        } else {
-            let records = parts.iter().flat_map(|part| part.chunks(RECORD_BYTES));
-            for record in records {
-                if self.outgoing.room().len() < MAX_RECORD_BYTES + RESERVE_BYTES {
-                    break;
-                }
-                self.encrypt(record)?;
-                taken += record.len();
-            }
+            gather(parts, taken, &mut room[HEADER_BYTES..HEADER_BYTES + bytes]);
+            self.outgoing.end += self.records.seal(room, bytes).map_err(failed)?;
+            taken += bytes;
         }
-        self.flush(socket)?;
+        self.outgoing.write(socket)?;
         Ok(Some(taken))
     }
 
@@ -263,164 +163,31 @@ impl TlsSession {
 
     /// Whether something may be here that the socket does not show any more.
     pub(crate) fn has_unread(&self) -> bool {
-        let is_plain_there = self.plain_start < self.plain.len();
-        is_plain_there || !self.is_drained && !self.incoming.is_empty()
+        !self.opened.is_empty() || !self.is_drained && !self.incoming.is_empty()
     }
 
-    fn is_handshaking(&self) -> bool {
-        match &self.role {
-            Role::Client(connection) => connection.is_handshaking(),
-            Role::Server(connection) => connection.is_handshaking(),
-        }
-    }
-
-    fn encrypt(&mut self, plaintext: &[u8]) -> io::Result<()> {
-        while !plaintext.is_empty() {
-            match self.step_and_keep(Some(plaintext)).map_err(failed)? {
-                Step::Encrypted => break,
-                Step::Progress => {}
-                Step::Closed => self.is_closed = true,
-                Step::NeedsBytes => return Err(io::ErrorKind::BrokenPipe.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// A step that keeps what comes for the next read.
-    fn step_and_keep(&mut self, plaintext: Option<&[u8]>) -> Result<Step, Error> {
-        let mut plain = std::mem::take(&mut self.plain);
-        let step = self.step(&mut |bytes| plain.extend_from_slice(bytes), plaintext);
-        self.plain = plain;
-        step
-    }
-
-    /// Takes the next step. The records that have come are part of each, of one that encrypts too: rustls remembers places
-    /// in them.
-    fn step(
-        &mut self,
-        deliver: &mut dyn FnMut(&[u8]),
-        plaintext: Option<&[u8]>,
-    ) -> Result<Step, Error> {
-        if self.is_failed {
-            return Err(Error::General("TLS has failed before".to_owned()));
-        }
-        let incoming = self.incoming.waiting();
-        let outgoing = &mut self.outgoing;
-        let (discard, step) = match &mut self.role {
-            Role::Client(connection) => {
-                let status = connection.process_tls_records(incoming);
-                take_step(status, deliver, plaintext, outgoing)
-            }
-            Role::Server(connection) => {
-                let status = connection.process_tls_records(incoming);
-                take_step(status, deliver, plaintext, outgoing)
-            }
-        };
-        self.incoming.consume(discard);
-        self.is_failed = step.is_err();
-        step
-    }
-
-    /// Writes what waits; whether nothing waits any more.
-    fn flush(&mut self, socket: &TcpStream) -> io::Result<bool> {
-        while !self.outgoing.is_empty() {
-            match write_now(socket, &[IoSlice::new(self.outgoing.waiting())])? {
-                Some(bytes) => self.outgoing.consume(bytes),
-                None => return Ok(false),
-            }
-        }
-        Ok(true)
-    }
-
-    fn read_records(&mut self, socket: &TcpStream) -> io::Result<Option<usize>> {
-        if self.incoming.room().len() < MAX_RECORD_BYTES {
-            self.incoming.compact();
-        }
-        let read = read_now(socket, &mut [IoSliceMut::new(self.incoming.room())])?;
-        self.incoming.end += read.unwrap_or(0);
-        Ok(read)
-    }
-
-    /// After an error: tells the other side which one, if the socket takes that now.
+    /// Tells the other side what it has done wrong, if the socket takes that now.
     #[cold]
-    fn send_alert(&mut self, socket: &TcpStream) {
-        let has_alert = match &self.role {
-            Role::Client(connection) => connection.wants_write(),
-            Role::Server(connection) => connection.wants_write(),
-        };
-        if has_alert {
-            self.is_failed = false;
-            let _ = self.step(&mut |_| {}, None);
-            self.is_failed = true;
-        }
-        let _ = self.flush(socket);
+    fn send_alert(&mut self, socket: &TcpStream, error: &Error) {
+        let sealed = self.records.seal_alert(error, self.outgoing.room());
+        self.outgoing.end += sealed.unwrap_or(0);
+        let _ = self.outgoing.write(socket);
     }
 }
 
-/// Gives the other side the time to read why it is refused: a socket that is closed with something unread would take that
-/// away.
-#[cold]
-fn linger(socket: &TcpStream) {
-    let _ = socket.shutdown(std::net::Shutdown::Write);
-    let deadline = Deadline::after(LINGER);
-    let mut unread = [0; 1024];
-    loop {
-        match read_now(socket, &mut [IoSliceMut::new(&mut unread)]) {
-            Ok(None) if wait_ready(socket.as_fd(), PollFlags::IN, deadline).is_ok() => {}
-            Ok(Some(1..)) if deadline.left_ns() != Some(0) => {}
-            _ => return,
+/// Copies bytes out of parts in a row, from the one with number `first` on; there are as many as `to` takes.
+fn gather(parts: &[IoSlice<'_>], mut first: usize, mut to: &mut [u8]) {
+    for part in parts {
+        if first >= part.len() {
+            first -= part.len();
+            continue;
         }
+        let count = to.len().min(part.len() - first);
+        let (here, rest) = to.split_at_mut(count);
+        here.copy_from_slice(&part[first..first + count]);
+        to = rest;
+        first = 0;
     }
-}
-
-/// Does what a status asks for: how many bytes of the records are used up, and what has been done.
-fn take_step<Data>(
-    status: UnbufferedStatus<'_, '_, Data>,
-    deliver: &mut dyn FnMut(&[u8]),
-    plaintext: Option<&[u8]>,
-    outgoing: &mut Pending,
-) -> (usize, Result<Step, Error>) {
-    let UnbufferedStatus { mut discard, state } = status;
-    let too_long = |what: String| Error::General(format!("TLS: {what}"));
-    let step = match state {
-        Err(error) => Err(error),
-        Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
-            match traffic.next_record() {
-                Some(Ok(record)) => {
-                    discard += record.discard;
-                    deliver(record.payload);
-                }
-                Some(Err(error)) => break Err(error),
-                None => break Ok(Step::Progress),
-            }
-        },
-        Ok(ConnectionState::EncodeTlsData(mut data)) => match data.encode(outgoing.room()) {
-            Ok(bytes) => {
-                outgoing.end += bytes;
-                Ok(Step::Progress)
-            }
-            Err(error) => Err(too_long(error.to_string())),
-        },
-        Ok(ConnectionState::TransmitTlsData(data)) => {
-            // It is among what waits for the socket.
-            data.done();
-            Ok(Step::Progress)
-        }
-        Ok(ConnectionState::WriteTraffic(mut traffic)) => match plaintext {
-            None => Ok(Step::NeedsBytes),
-            Some(plaintext) => match traffic.encrypt(plaintext, outgoing.room()) {
-                Ok(bytes) => {
-                    outgoing.end += bytes;
-                    Ok(Step::Encrypted)
-                }
-                Err(error) => Err(too_long(error.to_string())),
-            },
-        },
-        Ok(ConnectionState::BlockedHandshake) => Ok(Step::NeedsBytes),
-        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::Closed),
-        Ok(other) => Err(too_long(format!("{other:?} was not asked for"))),
-    };
-    (discard, step)
 }
 
 /// Puts bytes into places in a row, behind what is there; how many had room.
@@ -441,80 +208,305 @@ pub(crate) fn fill(places: &mut [IoSliceMut<'_>], mut filled: usize, mut bytes: 
 }
 
 /// An error of rustls among those of the system.
-fn failed(error: Error) -> io::Error {
+pub(crate) fn failed(error: Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::{IpAddr, Ipv4Addr, TcpListener};
+    use std::os::fd::AsFd;
     use std::sync::Arc;
+    use std::time::Duration;
+
+    use rustix::event::PollFlags;
+    use rustls::client::UnbufferedClientConnection;
+    use rustls::server::UnbufferedServerConnection;
+    use rustls::{AlertDescription, ClientConnection, Connection, ServerConnection};
 
     use super::*;
+    use crate::socket::{Deadline, wait_ready};
     use crate::testing::{Authority, Flaw};
     use crate::tls::Tls;
+    use crate::tls_handshake::TlsHandshake;
 
-    /// Both ends, after the handshake.
-    fn pair() -> [(TlsSession, TcpStream); 2] {
-        let tls = Authority::new().tls(Flaw::None);
-        let name = Tls::name_of(IpAddr::from(Ipv4Addr::LOCALHOST));
-        let client = UnbufferedClientConnection::new(Arc::clone(&tls.client_config()), name);
-        let mut client = TlsSession::client(client.expect("a client"));
-        let server = UnbufferedServerConnection::new(tls.server_config());
-        let mut server = TlsSession::server(server.expect("a server"));
-        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
-        let dialed = TcpStream::connect(listener.local_addr().expect("an address"));
-        let (dialed, accepted) = (
-            dialed.expect("connected"),
-            listener.accept().expect("accepted").0,
-        );
-        let deadline = Deadline::after(Duration::from_secs(10));
-        for socket in [&dialed, &accepted] {
-            socket.set_nonblocking(true).expect("set");
-        }
-        std::thread::scope(|scope| {
-            scope.spawn(|| client.handshake(&dialed, deadline).expect("known"));
-            server.handshake(&accepted, deadline).expect("known");
-        });
-        [(client, dialed), (server, accepted)]
+    /// A session with its socket.
+    type End = (TlsSession, TcpStream);
+
+    /// A peer whose records are rustls's own.
+    struct StockPeer {
+        conn: Connection,
+        sock: TcpStream,
     }
 
-    fn pass(from: &mut (TlsSession, TcpStream), to: &mut (TlsSession, TcpStream), byte: u8) {
-        let written = from.0.write_now(&from.1, &[IoSlice::new(&[byte; 100])]);
-        assert_eq!(written.expect("taken"), Some(100));
-        let mut found = [0; 100];
+    impl StockPeer {
+        fn greeted(conn: Connection, sock: TcpStream) -> Self {
+            let mut peer = Self { conn, sock };
+            peer.conn.complete_io(&mut peer.sock).expect("known");
+            peer
+        }
+    }
+
+    impl Read for StockPeer {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            loop {
+                match self.conn.reader().read(buffer) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    read => return read,
+                }
+                self.conn.read_tls(&mut self.sock)?;
+                let processed = self.conn.process_new_packets();
+                // Also what it says of an error.
+                self.flush()?;
+                processed.map_err(failed)?;
+            }
+        }
+    }
+
+    impl Write for StockPeer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let written = self.conn.writer().write(bytes)?;
+            self.flush()?;
+            Ok(written)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            while self.conn.wants_write() {
+                self.conn.write_tls(&mut self.sock)?;
+            }
+            Ok(())
+        }
+    }
+
+    fn soon() -> Deadline {
+        Deadline::after(Duration::from_secs(10))
+    }
+
+    fn sockets() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let dialed = TcpStream::connect(listener.local_addr().expect("an address"));
+        let accepted = listener.accept().expect("accepted").0;
+        (dialed.expect("connected"), accepted)
+    }
+
+    fn run(handshake: TlsHandshake, socket: TcpStream) -> End {
+        socket.set_nonblocking(true).expect("set");
+        let session = handshake.run(&socket, soon()).expect("known");
+        (session, socket)
+    }
+
+    fn client(tls: &Tls, socket: TcpStream) -> End {
+        let name = Tls::name_of(IpAddr::from(Ipv4Addr::LOCALHOST));
+        let connection = UnbufferedClientConnection::new(tls.client_config(), name);
+        run(TlsHandshake::client(connection.expect("a client")), socket)
+    }
+
+    fn server(tls: &Tls, socket: TcpStream) -> End {
+        let connection = UnbufferedServerConnection::new(tls.server_config());
+        run(TlsHandshake::server(connection.expect("a server")), socket)
+    }
+
+    /// Both ends, after the handshake.
+    fn pair() -> [End; 2] {
+        let tls = Authority::new().tls(Flaw::None);
+        let (dialed, accepted) = sockets();
+        std::thread::scope(|scope| {
+            let dialing = scope.spawn(|| client(&tls, dialed));
+            let accepted = server(&tls, accepted);
+            [dialing.join().expect("no panic"), accepted]
+        })
+    }
+
+    /// A session on the given side, and a peer of rustls's own, which has tickets to give if it is the server.
+    fn beside_stock_peer(is_client: bool) -> (End, StockPeer) {
+        let tls = Authority::new().tls(Flaw::None);
+        let (dialed, accepted) = sockets();
+        std::thread::scope(|scope| {
+            if is_client {
+                let ours = scope.spawn(|| client(&tls, dialed));
+                let mut config = (*tls.server_config()).clone();
+                config.send_tls13_tickets = 3;
+                let connection = ServerConnection::new(Arc::new(config)).expect("a server");
+                let peer = StockPeer::greeted(Connection::from(connection), accepted);
+                (ours.join().expect("no panic"), peer)
+            } else {
+                let ours = scope.spawn(|| server(&tls, accepted));
+                let name = Tls::name_of(IpAddr::from(Ipv4Addr::LOCALHOST));
+                let connection =
+                    ClientConnection::new(tls.client_config(), name).expect("a client");
+                let peer = StockPeer::greeted(Connection::from(connection), dialed);
+                (ours.join().expect("no panic"), peer)
+            }
+        })
+    }
+
+    /// Writes all of it, in two parts.
+    fn write_all(end: &mut End, bytes: &[u8]) {
         let mut done = 0;
-        while done < found.len() {
-            let read =
-                to.0.read_now(&to.1, &mut [IoSliceMut::new(&mut found[done..])]);
-            match read.expect("ours") {
+        while done < bytes.len() || end.0.has_unsent() {
+            let (first, second) = bytes[done..].split_at((bytes.len() - done) / 3);
+            let parts = [IoSlice::new(first), IoSlice::new(second)];
+            match end.0.write_now(&end.1, &parts).expect("taken") {
                 Some(bytes) => done += bytes,
-                None => {
-                    let deadline = Deadline::after(Duration::from_secs(10));
-                    wait_ready(to.1.as_fd(), PollFlags::IN, deadline).expect("it comes");
+                None => wait_ready(end.1.as_fd(), PollFlags::OUT, soon()).expect("room"),
+            }
+        }
+    }
+
+    /// Reads so many bytes, into two places at a time.
+    fn read_all(end: &mut End, bytes: usize) -> Vec<u8> {
+        let mut found = vec![0; bytes];
+        let mut done = 0;
+        while done < bytes {
+            let (first, second) = found[done..].split_at_mut((bytes - done) / 3);
+            let mut places = [IoSliceMut::new(first), IoSliceMut::new(second)];
+            match end.0.read_now(&end.1, &mut places).expect("ours") {
+                Some(0) => panic!("it ends after {done} bytes"),
+                Some(bytes) => done += bytes,
+                None => wait_ready(end.1.as_fd(), PollFlags::IN, soon()).expect("it comes"),
+            }
+        }
+        found
+    }
+
+    /// What the next read fails with.
+    fn read_error(end: &mut End) -> Error {
+        let mut byte = [0];
+        loop {
+            match end.0.read_now(&end.1, &mut [IoSliceMut::new(&mut byte)]) {
+                Ok(None) => wait_ready(end.1.as_fd(), PollFlags::IN, soon()).expect("it comes"),
+                Ok(found) => panic!("read {found:?}"),
+                Err(error) => {
+                    let inner = error.into_inner().expect("an error of TLS");
+                    return *inner.downcast::<Error>().expect("an error of TLS");
                 }
             }
         }
-        assert_eq!(found, [byte; 100]);
     }
 
-    /// Keys change after so many records, and the other side answers with a change of its own.
+    fn content(bytes: usize, seed: u8) -> Vec<u8> {
+        let byte =
+            |index: usize| (index as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed;
+        (0..bytes).map(byte).collect()
+    }
+
+    /// Records of rustls's own are opened, and it opens ours, while both sides change keys, and tickets come.
     #[test]
-    fn keys_change_in_the_middle() {
-        let [mut client, mut server] = pair();
-        pass(&mut client, &mut server, 1);
-        let Role::Client(connection) = &mut client.0.role else {
-            panic!("it is the client");
-        };
-        match connection.process_tls_records(&mut []).state {
-            Ok(ConnectionState::WriteTraffic(traffic)) => {
-                traffic.refresh_traffic_keys().expect("TLS 1.3");
+    fn a_stock_peer_understands_and_is_understood() {
+        const BYTES: usize = 300_000;
+        for is_client in [true, false] {
+            let (mut ours, mut peer) = beside_stock_peer(is_client);
+            ours.0.records.wear_out_after(7);
+            let there = std::thread::spawn(move || {
+                for seed in 0..4 {
+                    let mut found = vec![0; BYTES];
+                    peer.read_exact(&mut found).expect("ours");
+                    assert!(found == content(BYTES, seed));
+                    peer.write_all(&found).expect("sent");
+                    peer.conn.refresh_traffic_keys().expect("TLS 1.3");
+                    peer.flush().expect("sent");
+                }
+                peer.conn.send_close_notify();
+                peer.flush().expect("sent");
+                peer
+            });
+            for seed in 0..4 {
+                let sent = content(BYTES, seed);
+                write_all(&mut ours, &sent);
+                assert!(read_all(&mut ours, BYTES) == sent);
             }
-            other => panic!("{other:?}"),
+            let _peer = there.join().expect("no panic");
+            // The end may have come with what was read.
+            let mut byte = [0];
+            let end = loop {
+                match ours.0.read_now(&ours.1, &mut [IoSliceMut::new(&mut byte)]) {
+                    Ok(None) => {
+                        wait_ready(ours.1.as_fd(), PollFlags::IN, soon()).expect("it comes")
+                    }
+                    end => break end.expect("a clean end"),
+                }
+            };
+            assert_eq!(end, Some(0));
         }
-        for byte in 2..5 {
-            pass(&mut client, &mut server, byte);
-            pass(&mut server, &mut client, byte);
+    }
+
+    #[test]
+    fn keys_change_when_they_have_sealed_enough() {
+        let [mut client, mut server] = pair();
+        for end in [&mut client, &mut server] {
+            end.0.records.wear_out_after(3);
         }
+        for seed in 0..20 {
+            let sent = content(20_000, seed);
+            write_all(&mut client, &sent);
+            assert!(read_all(&mut server, sent.len()) == sent);
+            write_all(&mut server, &sent[..100]);
+            assert!(read_all(&mut client, 100) == sent[..100]);
+        }
+    }
+
+    /// Whoever sends what no side may send is told so, and nothing that follows is taken.
+    #[test]
+    fn what_must_not_come_ends_the_session() {
+        let repeat = |record: &[u8]| record.to_vec();
+        let change_last_bit = |record: &[u8]| {
+            let mut changed = record.to_vec();
+            *changed.last_mut().expect("a record") ^= 1;
+            changed
+        };
+        let in_the_clear = |_: &[u8]| vec![22, 3, 3, 0, 5, 24, 0, 0, 1, 0];
+        let too_long = |_: &[u8]| vec![23, 3, 3, 0xff, 0xff];
+        let of_other_length = |record: &[u8]| {
+            let mut changed = record.to_vec();
+            changed[4] -= 1;
+            changed
+        };
+        let too_short = |_: &[u8]| vec![23, 3, 3, 0, 3, 1, 2, 3];
+        let cases: [(&dyn Fn(&[u8]) -> Vec<u8>, AlertDescription); 6] = [
+            (&repeat, AlertDescription::BadRecordMac),
+            (&change_last_bit, AlertDescription::BadRecordMac),
+            (&in_the_clear, AlertDescription::UnexpectedMessage),
+            (&too_long, AlertDescription::RecordOverflow),
+            (&of_other_length, AlertDescription::BadRecordMac),
+            (&too_short, AlertDescription::BadRecordMac),
+        ];
+        for (make, alert) in cases {
+            let (mut ours, mut peer) = beside_stock_peer(true);
+            // What came with the handshake has been read, so that the next record is the one below.
+            peer.write_all(&[1]).expect("sent");
+            assert_eq!(read_all(&mut ours, 1), [1]);
+
+            let mut record = Vec::new();
+            peer.conn.writer().write_all(&[2]).expect("taken");
+            peer.conn.write_tls(&mut record).expect("a record");
+            let wrong = make(&record);
+            if wrong == record {
+                peer.sock.write_all(&record).expect("sent");
+                assert_eq!(read_all(&mut ours, 1), [2]);
+            }
+            peer.sock.write_all(&wrong).expect("sent");
+            let error = read_error(&mut ours);
+            assert!(!matches!(error, Error::AlertReceived(_)), "{error}");
+            assert!(matches!(read_error(&mut ours), Error::General(_)));
+
+            let told = peer.read(&mut [0]).expect_err("an alert");
+            let told = told.into_inner().expect("an error of TLS");
+            let told = *told.downcast::<Error>().expect("an error of TLS");
+            assert_eq!(told, Error::AlertReceived(alert), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_alert_is_an_error_and_its_name_is_known() {
+        let (mut ours, mut peer) = beside_stock_peer(false);
+        // Nothing that the peer expects: it says so.
+        ours.1.set_nonblocking(false).expect("set");
+        (&ours.1).write_all(&[23, 3, 3, 0, 20]).expect("sent");
+        (&ours.1).write_all(&[7; 20]).expect("sent");
+        ours.1.set_nonblocking(true).expect("set");
+        peer.read(&mut [0]).expect_err("no record of ours");
+        let error = read_error(&mut ours);
+        assert_eq!(error, Error::AlertReceived(AlertDescription::BadRecordMac));
     }
 }
