@@ -219,7 +219,12 @@ impl Records {
         self.seal_message(ALERT, &[FATAL, alert.into()], room)
     }
 
-    fn seal_message(&mut self, kind: u8, message: &[u8], room: &mut [u8]) -> Result<usize, Error> {
+    pub(crate) fn seal_message(
+        &mut self,
+        kind: u8,
+        message: &[u8],
+        room: &mut [u8],
+    ) -> Result<usize, Error> {
         if room.len() < message.len() + OVERHEAD_BYTES {
             return Ok(0);
         }
@@ -270,11 +275,11 @@ impl Records {
 
     /// Takes in what the other side says of the session: that its key changes, or tickets for later sessions, of which there are none.
     fn take_messages(&mut self, mut messages: &[u8]) -> Result<(), Error> {
-        while let Some((&[kind, a, b, c], rest)) = messages.split_first_chunk() {
+        loop {
+            let is_cut = || general("a message in several records");
+            let (&[kind, a, b, c], rest) = messages.split_first_chunk().ok_or_else(is_cut)?;
             let bytes = u32::from_be_bytes([0, a, b, c]) as usize;
-            let (body, behind) = rest
-                .split_at_checked(bytes)
-                .ok_or_else(|| general("a message in several records"))?;
+            let (body, behind) = rest.split_at_checked(bytes).ok_or_else(is_cut)?;
             match (kind, body) {
                 // The next record has the new key, so nothing follows in this one.
                 (KEY_UPDATE, &[wanted @ (0 | 1)]) if behind.is_empty() => {
@@ -284,11 +289,10 @@ impl Records {
                 (NEW_SESSION_TICKET, _) if matches!(self.keys, KeySource::Client(_)) => {}
                 _ => return Err(general("a message that does not belong here")),
             }
+            if behind.is_empty() {
+                return Ok(());
+            }
             messages = behind;
-        }
-        match messages {
-            [] => Ok(()),
-            _ => Err(general("a message in several records")),
         }
     }
 

@@ -497,6 +497,48 @@ mod tests {
         }
     }
 
+    /// Messages of the session that belong here are taken, and any others end it, whoever has sealed them.
+    #[test]
+    fn messages_that_do_not_belong_here_end_the_session() {
+        const ALERT: u8 = 21;
+        const HANDSHAKE: u8 = 22;
+        const TICKET: [u8; 6] = [4, 0, 0, 2, 7, 7];
+        let update = [24, 0, 0, 1, 0];
+        let wrong: [(u8, &[u8]); 10] = [
+            (HANDSHAKE, &[]),
+            // Only servers give tickets.
+            (HANDSHAKE, &TICKET),
+            (HANDSHAKE, &[24, 0, 0, 1, 2]),
+            (HANDSHAKE, &[24, 0, 0, 2, 0, 0]),
+            (HANDSHAKE, &[24, 0, 0]),
+            (HANDSHAKE, &[24, 0, 0, 1]),
+            (HANDSHAKE, &[update, update].concat()),
+            (HANDSHAKE, &[1, 0, 0, 0]),
+            (ALERT, &[1]),
+            (99, &[1, 2, 3]),
+        ];
+        for (kind, message) in wrong {
+            let [mut client, mut server] = pair();
+            send_message(&mut client, kind, message);
+            let error = read_error(&mut server);
+            assert!(matches!(error, Error::General(_)), "{message:?}: {error}");
+        }
+
+        let [mut client, mut server] = pair();
+        send_message(&mut server, HANDSHAKE, &[TICKET, TICKET].concat());
+        write_all(&mut server, b"behind tickets");
+        assert_eq!(read_all(&mut client, 14), b"behind tickets");
+    }
+
+    fn send_message(end: &mut End, kind: u8, message: &[u8]) {
+        let sealed = end
+            .0
+            .records
+            .seal_message(kind, message, end.0.outgoing.room());
+        end.0.outgoing.end += sealed.expect("sealed");
+        assert!(end.0.outgoing.write(&end.1).expect("sent"), "there is room");
+    }
+
     #[test]
     fn an_alert_is_an_error_and_its_name_is_known() {
         let (mut ours, mut peer) = beside_stock_peer(false);

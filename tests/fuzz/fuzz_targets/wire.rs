@@ -1,8 +1,8 @@
-//! What strangers send to an agent, plain or as TLS, and what peers send on a wire: any hello, heartbeat and any frames end in
-//! an error or are what they say they are.
+//! What strangers send to an agent, plain or as TLS, or slip into a connection that others have opened, and what peers send on a wire: any
+//! hello, heartbeat, record and any frames end in an error or are what they say they are.
 #![no_main]
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::LazyLock;
@@ -11,9 +11,9 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use zbmd_wire::Deadline;
 use zbmd_wire::beat::Beat;
-use zbmd_wire::connection::{Credentials, Protection};
+use zbmd_wire::connection::{Credentials, Protection, SharedConnection};
 use zbmd_wire::frame::{FrameHeader, HEADER_BYTES};
-use zbmd_wire::handshake::{HELLO_BYTES, Hello, accept};
+use zbmd_wire::handshake::{HELLO_BYTES, Hello, Purpose, accept, dial};
 use zbmd_wire::testing::{Authority, Flaw};
 use zbmd_wire::token::Token;
 use zbmd_wire::wires::{RingMemory, RingSpec, Side, Wires};
@@ -45,6 +45,7 @@ fuzz_target!(|bytes: &[u8]| {
         0 => hello(rest),
         1 => header(rest),
         2 => heartbeat(rest),
+        3 if choice >= 128 => records(rest),
         3 => tls(rest),
         4 | 5 => frames(rest, Side::Receives, choice % 2 != 0),
         _ => frames(rest, Side::Sends, choice % 2 != 0),
@@ -74,6 +75,35 @@ fn tls(bytes: &[u8]) {
     let deadline = Deadline::after(Duration::from_millis(100));
     let accepted = accept(socket, &SECURED, deadline);
     accepted.expect_err("nobody guesses a key");
+}
+
+/// Records in the middle of a connection in TLS, from somebody who has not the keys.
+fn records(bytes: &[u8]) {
+    let hello = Hello {
+        purpose: Purpose::Wire,
+        run: 1,
+        epoch: 2,
+        plan: 3,
+        sender: 0,
+        receiver: 1,
+    };
+    let soon = || Deadline::after(Duration::from_secs(10));
+    let address = LISTENER.local_addr().expect("an address");
+    let dialing = std::thread::spawn(move || {
+        let socket = TcpStream::connect(address).expect("connected");
+        dial(socket, &hello, &SECURED, soon()).expect("known")
+    });
+    let socket = LISTENER.accept().expect("accepted").0;
+    let accepted = accept(socket, &SECURED, soon()).expect("known");
+    let connection = accepted.welcome(soon()).expect("welcomed");
+    let dialed = dialing.join().expect("no panic");
+
+    let _ = dialed.socket().write_all(bytes);
+    let _ = dialed.socket().shutdown(std::net::Shutdown::Write);
+    let limit = Duration::from_millis(100);
+    let receiver = SharedConnection::new(connection, limit).expect("a copy of its socket");
+    let read = (&receiver).read(&mut [0; 64]);
+    assert!(!matches!(read, Ok(1..)), "nobody guesses a key: {read:?}");
 }
 
 fn header(bytes: &[u8]) {
