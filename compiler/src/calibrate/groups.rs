@@ -59,7 +59,11 @@ fn cpu_groups(machine: &Machine, computer: &Computer) -> Vec<DeviceGroup> {
 }
 
 fn open_gpu(id: DeviceId, device: &Device, drivers: &mut Drivers) -> DeviceGroup {
-    let opened_gpu = drivers.open(&device.backend, device.driver_name(), &GpuOptions::default());
+    let opened_gpu = drivers.open(
+        &device.backend,
+        device.driver_name(),
+        &GpuOptions::default(),
+    );
     let gpu = opened_gpu.map_err(|fault| fault.to_string());
     let kind = match &gpu {
         Ok(gpu) => gpu.kind(),

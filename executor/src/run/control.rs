@@ -7,6 +7,8 @@ use std::time::Duration;
 use zbmd_ir::DeviceId;
 
 #[cfg(hosts)]
+use super::hosts::bundle_offer::BundleOffer;
+#[cfg(hosts)]
 use super::hosts::change_journal::ChangeJournal;
 use super::modes::ModeRequests;
 use super::parameters::ParameterLedger;
@@ -36,7 +38,7 @@ pub(crate) struct RunControl {
     finishing: AtomicU32,
     pub session_memory: Arc<SessionMemory>,
     /// A program to go over to at the next border.
-    requested_swap: Mutex<Option<Arc<LoadedModes>>>,
+    requested_swap: Mutex<Option<RequestedSwap>>,
     /// Locked before `mode_requests` and `current` where both are.
     ledger: Mutex<ParameterLedger>,
     /// Locked before `current` where both are.
@@ -105,6 +107,27 @@ impl CurrentEpoch {
         let blocks_decided = undecided.div_ceil(block);
         let least = blocks_given_out.max().unwrap_or(0).max(blocks_decided);
         self.memory.common.grants.close_after(least);
+    }
+}
+
+/// Another program that somebody wants the run to go over to.
+#[derive(Clone)]
+pub(crate) struct RequestedSwap {
+    pub modes: Arc<LoadedModes>,
+    /// What agents of other hosts are to load, if there are any.
+    #[cfg(hosts)]
+    pub offer: Option<Arc<BundleOffer>>,
+}
+
+impl RequestedSwap {
+    /// What has come of it is known to whoever has asked for it.
+    pub(crate) fn settle(&self, outcome: Result<(), String>) {
+        #[cfg(hosts)]
+        if let Some(offer) = &self.offer {
+            offer.settle(outcome);
+            return;
+        }
+        let _ = outcome;
     }
 }
 
@@ -196,7 +219,7 @@ impl RunControl {
     }
 
     /// The program that somebody wants to go over to, if any.
-    pub(crate) fn requested_swap(&self) -> MutexGuard<'_, Option<Arc<LoadedModes>>> {
+    pub(crate) fn requested_swap(&self) -> MutexGuard<'_, Option<RequestedSwap>> {
         self.requested_swap
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -11,7 +11,7 @@ use zbmd_ir::{
 };
 
 use super::active_epoch::ActiveEpoch;
-use super::control::{CurrentEpoch, RunControl};
+use super::control::{CurrentEpoch, RequestedSwap, RunControl};
 #[cfg(hosts)]
 use super::hosts::conductor_seat::ConductorSeat;
 use super::parameters::{ParameterLedger, ProgramStep};
@@ -574,7 +574,8 @@ impl EpochManager {
 
     /// Goes over to another program with the same streams, at a border that all of the old one's work is done up to.
     /// The state is taken over if it fits, and else begins anew.
-    pub(crate) fn swap_program(&mut self, to: Arc<LoadedModes>) {
+    pub(crate) fn swap_program(&mut self, requested: &RequestedSwap) {
+        let to = Arc::clone(&requested.modes);
         let graph = &to.first().program.graph;
         let old_graph = &self.loaded.program.graph;
         let is_same = state::channel_fingerprint(graph) == state::channel_fingerprint(old_graph);
@@ -582,7 +583,7 @@ impl EpochManager {
             true => self.state.channels.clone(),
             false => State::initial(graph).channels,
         };
-        self.pool.swap_program(&to);
+        self.pool.swap_program(requested);
         // What the old program needed says nothing about the new one.
         self.idle_arenas.clear();
         self.go_over(Arc::clone(to.first()), channels, None, Vec::new());

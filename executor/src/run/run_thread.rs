@@ -32,6 +32,12 @@ impl RunThread {
         Ok(Self { thread, finished })
     }
 
+    /// Whether the thread has ended.
+    #[cfg(hosts)]
+    pub(crate) fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
     /// Waits for the end of the run. The thread has ended then too, unless it is stuck.
     ///
     /// # Errors

@@ -6,11 +6,15 @@ use std::sync::{Arc, mpsc};
 use zbmd_ir::memory::available_bytes;
 use zbmd_ir::{LiveParameter, Program, State, live_parameters};
 
-use super::control::{AbortOnPanic, RunControl, Stopper};
+use super::control::{AbortOnPanic, RequestedSwap, RunControl, Stopper};
 use super::demand;
 use super::epochs::EpochManager;
 #[cfg(hosts)]
+use super::hosts::bundle_offer::BundleOffer;
+#[cfg(hosts)]
 use super::hosts::change_journal;
+#[cfg(hosts)]
+use super::hosts::conductor::check_exchange;
 #[cfg(hosts)]
 use super::hosts::conductor_seat::ConductorSeat;
 #[cfg(hosts)]
@@ -82,7 +86,28 @@ pub struct Session {
     is_supervised: bool,
     pump_role: PumpRole,
     #[cfg(hosts)]
-    has_hosts: bool,
+    hosts: RunHosts,
+}
+
+/// Whether a run is over several hosts.
+#[cfg(hosts)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RunHosts {
+    One,
+    Several,
+    /// Several, in the name of a council.
+    Council,
+}
+
+#[cfg(hosts)]
+impl RunHosts {
+    fn of(options: &RunOptions) -> Self {
+        match &options.hosts {
+            None => Self::One,
+            Some(hosts) if hosts.council.is_some() => Self::Council,
+            Some(_) => Self::Several,
+        }
+    }
 }
 
 /// Why a run cannot go over to another program.
@@ -91,11 +116,12 @@ pub enum SwapError {
     /// Only the supervisor can bring a run to a border and begin it anew.
     #[error("the run is not supervised: set `RunOptions::supervised`")]
     Unsupervised,
-    /// The agents of other hosts have loaded the first program only.
-    #[error(
-        "the run is over several hosts, which cannot exchange the program yet: end it, and start the new one"
-    )]
-    Hosts,
+    /// The run is over several hosts, and not all of them can go over to it.
+    #[error("the run is over several hosts: {why}")]
+    Hosts {
+        /// What is in the way.
+        why: String,
+    },
     /// Modes are changed by [`Session::modes`], and are the same as long as the run goes on.
     #[error("the run, or the new program, has several modes")]
     Modes,
@@ -204,7 +230,7 @@ impl Session {
         let is_realtime = options.realtime;
         let pump_role = PumpRole::of(&options);
         #[cfg(hosts)]
-        let has_hosts = options.hosts.is_some();
+        let hosts = RunHosts::of(&options);
         let (send_result, result_receiver) = mpsc::channel::<RunResult>();
         let mut manager = EpochManager::new(
             Arc::clone(modes),
@@ -251,7 +277,7 @@ impl Session {
             is_supervised,
             pump_role,
             #[cfg(hosts)]
-            has_hosts,
+            hosts,
         })
     }
 
@@ -288,7 +314,7 @@ impl Session {
     /// Looks into the run, from any thread.
     pub fn probes(&self) -> ProbeHandle {
         #[cfg(hosts)]
-        let has_hosts = self.has_hosts;
+        let has_hosts = self.hosts != RunHosts::One;
         #[cfg(not(hosts))]
         let has_hosts = false;
         ProbeHandle {
@@ -326,17 +352,14 @@ impl Session {
 
     /// Goes over to another program at the next border, while tokens flow: new weights, or a new model with the same
     /// sources and sinks. Its state is taken over if it has the same channels; else it begins with its initial tokens.
-    /// Returns at once: that it was done is an event of the supervisor.
+    /// Returns at once, or when the agents of a run over several hosts have loaded the program: that it was done is an event of the
+    /// supervisor.
     ///
     /// # Errors
     /// What keeps the program from taking this one's place; then nothing changes.
     pub fn swap(&self, to: &Engine) -> Result<(), SwapError> {
         if !self.is_supervised {
             return Err(SwapError::Unsupervised);
-        }
-        #[cfg(hosts)]
-        if self.has_hosts {
-            return Err(SwapError::Hosts);
         }
         if self.modes.are_several() || to.modes.are_several() {
             return Err(SwapError::Modes);
@@ -372,8 +395,44 @@ impl Session {
                 });
             }
         }
-        *self.control.requested_swap() = Some(Arc::clone(&to.modes));
+        #[cfg(hosts)]
+        let offer = match self.hosts {
+            RunHosts::One => None,
+            several => Some(
+                self.offer(to, several)
+                    .map_err(|why| SwapError::Hosts { why })?,
+            ),
+        };
+        let requested = RequestedSwap {
+            modes: Arc::clone(&to.modes),
+            #[cfg(hosts)]
+            offer: offer.clone(),
+        };
+        let replaced = self.control.requested_swap().replace(requested);
+        if let Some(replaced) = replaced {
+            replaced.settle(Err("another program was asked for meanwhile".to_owned()));
+        }
+        #[cfg(hosts)]
+        if let Some(offer) = offer {
+            let is_over = || self.run_thread.as_ref().is_none_or(RunThread::is_finished);
+            let loaded = offer.wait(is_over);
+            loaded.map_err(|why| SwapError::Hosts { why })?;
+        }
         Ok(())
+    }
+
+    /// The bundle of a program, for the agents of other hosts.
+    #[cfg(hosts)]
+    fn offer(&self, to: &Engine, hosts: RunHosts) -> Result<Arc<BundleOffer>, String> {
+        if hosts == RunHosts::Council {
+            return Err(
+                "under a council, which keeps to one program: end the run, and start the new one"
+                    .to_owned(),
+            );
+        }
+        check_exchange(&self.loaded, &to.loaded)?;
+        let offer = BundleOffer::of(&to.modes);
+        offer.map_err(|error| format!("no memory for its bundle: {error}"))
     }
 
     /// Waits for the end of the run. Sources whose handles were not taken are empty; sinks whose handles were not

@@ -272,7 +272,7 @@ impl<'m> SupervisedRun<'m> {
     fn pass_time(&mut self) {
         let now_ns = self.clock.now_ns();
         // A request is passed on once, until the swap is done.
-        if !self.is_swap_requested && self.manager.control.requested_swap().is_some() {
+        if !self.is_swap_requested && self.is_swap_ready() {
             self.is_swap_requested = true;
             self.send_input(Input::Request(Request::Swap));
         }
@@ -612,16 +612,34 @@ impl<'m> SupervisedRun<'m> {
         self.step_tables.clear();
     }
 
-    /// Goes over to the program that was requested. Where sinks are ahead of the border, the request stays for the next
-    /// one.
+    /// Whether another program is requested, which all hosts of the run have loaded. Where one cannot, nothing changes, and whoever
+    /// has asked for it is told.
+    fn is_swap_ready(&self) -> bool {
+        let mut requested = self.manager.control.requested_swap();
+        let Some(swap) = &*requested else {
+            return false;
+        };
+        let Some(outcome) = self.manager.pool.load_on_hosts(swap) else {
+            return false;
+        };
+        let is_loaded = outcome.is_ok();
+        swap.settle(outcome);
+        if !is_loaded {
+            *requested = None;
+        }
+        is_loaded
+    }
+
+    /// Goes over to the program that was requested. Where sinks are ahead of the border, or another one has been requested meanwhile
+    /// that not all hosts have loaded, the request stays for the next one.
     fn swap_program(&mut self) {
         self.is_swap_requested = false;
-        if !self.manager.is_all_given_out_done() {
+        if !self.manager.is_all_given_out_done() || !self.is_swap_ready() {
             return;
         }
         let requested_program = self.manager.control.requested_swap().take();
-        if let Some(modes) = requested_program {
-            self.manager.swap_program(modes);
+        if let Some(requested) = requested_program {
+            self.manager.swap_program(&requested);
             self.take_over_plans();
         }
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use zbmd_ir::{DeviceId, PlanId};
 
+use super::control::RequestedSwap;
 use super::event::{WorkerEvent, WorkerExit};
 #[cfg(hosts)]
 use super::hosts::conductor::HostSet;
@@ -367,8 +368,23 @@ impl WorkerPool {
         self.loaded = Arc::clone(loaded);
     }
 
+    /// Has the agents of other hosts, if there are any, load another program. What has come of it, once all of them have said it.
+    pub(crate) fn load_on_hosts(&self, to: &RequestedSwap) -> Option<Result<(), String>> {
+        #[cfg(hosts)]
+        if let (Some(hosts), Some(offer)) = (&self.hosts, &to.offer) {
+            return hosts.load(offer);
+        }
+        let _ = to;
+        Some(Ok(()))
+    }
+
     /// Lets all workers load another program. They do that before they begin their next epoch.
-    pub(crate) fn swap_program(&mut self, modes: &Arc<LoadedModes>) {
+    pub(crate) fn swap_program(&mut self, to: &RequestedSwap) {
+        let modes = &to.modes;
+        #[cfg(hosts)]
+        if let (Some(hosts), Some(offer)) = (&self.hosts, &to.offer) {
+            hosts.swap_program(offer);
+        }
         self.loaded = Arc::clone(modes.first());
         self.modes = Arc::clone(modes);
         #[cfg(target_os = "linux")]

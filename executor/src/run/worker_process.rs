@@ -135,7 +135,8 @@ fn serve(
                     Some(modes) => Ok(modes),
                     None => load_modes(bundle, registry, device, &gpus),
                 };
-                let program = match OpenProgram::open(open, files, is_forked, load)? {
+                let before = open_program.as_ref();
+                let program = match OpenProgram::open(open, files, before, is_forked, load)? {
                     Ok(program) => program,
                     Err(exit) => return send_reply(&replies, &WorkerReply::Leaving(exit)),
                 };
@@ -156,10 +157,12 @@ fn serve(
 }
 
 impl OpenProgram {
-    /// Takes what [`WorkerRequest::Open`] brings; why this process cannot be a worker, if it cannot.
+    /// Takes what [`WorkerRequest::Open`] brings; why this process cannot be a worker, if it cannot. Its wires arrive where those of
+    /// the program before it did: others have been told that.
     fn open(
         request: WorkerRequest,
         files: Vec<OwnedFd>,
+        #[cfg_attr(not(hosts), expect(unused, reason = "it has no wires"))] before: Option<&Self>,
         is_forked: bool,
         load: impl FnOnce(&OwnedFd, DeviceId) -> Result<Arc<LoadedModes>, WorkerExit>,
     ) -> io::Result<Result<Self, WorkerExit>> {
@@ -197,9 +200,12 @@ impl OpenProgram {
         #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
         let session_memory = unsafe { SessionMemory::find(memory_fd, &queues) }?;
         #[cfg(hosts)]
-        let network = match network.map(NetworkTerms::open).transpose() {
-            Ok(network) => network.map(Arc::new),
-            Err(why) => return Ok(Err(WorkerExit::Unfit(why))),
+        let network = match before.and_then(|before| before.network.clone()) {
+            Some(network) => Some(network),
+            None => match network.map(NetworkTerms::open).transpose() {
+                Ok(network) => network.map(Arc::new),
+                Err(why) => return Ok(Err(WorkerExit::Unfit(why))),
+            },
         };
         Ok(Ok(Self {
             modes,

@@ -25,6 +25,7 @@ mod linux {
     mod histories;
     mod host_gpus;
     mod host_processes;
+    mod host_swaps;
     mod host_workers;
     mod hosts;
     mod launching;
@@ -53,6 +54,7 @@ mod linux {
         ("histories", histories::TESTS),
         ("host_gpus", host_gpus::TESTS),
         ("host_processes", host_processes::TESTS),
+        ("host_swaps", host_swaps::TESTS),
         ("host_workers", host_workers::TESTS),
         ("hosts", hosts::TESTS),
         ("launching", launching::TESTS),

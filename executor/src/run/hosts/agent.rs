@@ -17,6 +17,7 @@ use zbmd_wire::error::Refusal;
 use zbmd_wire::handshake::{Accepted, Purpose};
 use zbmd_wire::link_speed;
 
+use super::agent_programs::{AgentProgram, AgentPrograms, open_bundle};
 use super::agent_run::{AgentRun, RunTerms};
 use super::agent_seat::Obedience;
 use super::agent_workers::AgentWorkers;
@@ -156,7 +157,7 @@ pub fn serve_as_agent(
     let shelf = Arc::<BundleShelf>::default();
     let callers = vec![
         conductor_calls,
-        pass_bundles_on(&shelf).map_err(failed)?,
+        shelf.begin().map_err(failed)?,
         answer_measurements(credentials).map_err(failed)?,
     ];
     let switchboard = Switchboard::listen(address, credentials, callers).map_err(failed)?;
@@ -204,19 +205,6 @@ pub fn serve_as_agent(
         Some(why) => Err(AgentError::NotJoined { why: why.clone() }),
         None => Ok(()),
     }
-}
-
-/// Begins to pass bundles on to other agents, on a thread of its own.
-fn pass_bundles_on(shelf: &Arc<BundleShelf>) -> io::Result<Callers> {
-    let (taker, callers) = mpsc::channel::<Accepted>();
-    let shelf = Arc::clone(shelf);
-    std::thread::Builder::new()
-        .name("zbmd bundles".to_owned())
-        .spawn(move || shelf.serve(&callers))?;
-    Ok(Callers {
-        purpose: Purpose::Bundle,
-        taker,
-    })
 }
 
 /// Begins to tell whoever asks how fast the network is, and which devices this host has, on a thread for each of them: one that
@@ -364,6 +352,7 @@ impl AgentHost<'_> {
             ));
         };
 
+        let parts = bundle.clone();
         let engine = self.receive_engine(&connection, bundle, kept, upstream, tell)?;
         let accepted = self.obedience.accept_run(council);
         accepted.map_err(|why| refuse(&connection, why))?;
@@ -398,7 +387,13 @@ impl AgentHost<'_> {
         )?;
         let agent = Arc::new(AgentRun::new(RunTerms {
             connection: Arc::clone(&connection),
-            engine,
+            programs: AgentPrograms::new(
+                AgentProgram { parts, engine },
+                self.registry.clone(),
+                self.credentials.clone(),
+                Arc::clone(self.shelf),
+                self.bundle_folder.map(Path::to_owned),
+            ),
             options,
             network: Arc::new(Network {
                 run,
@@ -415,6 +410,7 @@ impl AgentHost<'_> {
         // Until the connection has been shut down.
         let _guarded = self.sentinel.map(|sentinel| sentinel.guard(&connection));
         let result = agent.serve();
+        *kept = KeptBundle::Loaded(agent.last_program());
         match silence.is_set() {
             true => Err(io::Error::other(format!(
                 "it has been silent for {} ms",
@@ -469,17 +465,11 @@ impl AgentHost<'_> {
         tell: &dyn Fn(AgentEvent),
     ) -> io::Result<Engine> {
         let begun = match std::mem::take(kept) {
-            KeptBundle::Loaded {
-                parts: loaded_parts,
-                engine,
-            } if loaded_parts == parts => {
+            KeptBundle::Loaded(program) if program.parts == parts => {
                 let first_part = parts.count();
                 message::send(connection, &Report::Lacks { first_part })?;
-                *kept = KeptBundle::Loaded {
-                    parts,
-                    engine: engine.clone(),
-                };
-                return Ok(engine);
+                *kept = KeptBundle::Loaded(program.clone());
+                return Ok(program.engine);
             }
             KeptBundle::Begun(bundle) => Some(bundle),
             _ => None,
@@ -495,10 +485,10 @@ impl AgentHost<'_> {
             let opened = received.and_then(|()| open_bundle(&bundle, self.registry));
             *kept = match &opened {
                 // The engine has a copy of its own.
-                Ok(engine) => KeptBundle::Loaded {
+                Ok(engine) => KeptBundle::Loaded(AgentProgram {
                     parts,
                     engine: engine.clone(),
-                },
+                }),
                 Err(_) => KeptBundle::Begun(bundle),
             };
             opened
@@ -548,14 +538,5 @@ enum KeptBundle {
     #[default]
     Nothing,
     Begun(Arc<HeldBundle>),
-    Loaded {
-        parts: BundleParts,
-        engine: Engine,
-    },
-}
-
-/// The engine for a bundle, which is verified like any other.
-fn open_bundle(bundle: &HeldBundle, registry: &Registry) -> Result<Engine, String> {
-    let modes = zbmd_ir::bundle::open_modes(&bundle.path()).map_err(|error| error.to_string())?;
-    Engine::with_modes(modes, registry).map_err(|error| error.to_string())
+    Loaded(AgentProgram),
 }

@@ -2,6 +2,7 @@
 //! them.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as FlagOrdering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -11,13 +12,13 @@ use zbmd_ir::DeviceId;
 use zbmd_wire::connection::SharedConnection;
 
 use super::agent_epoch::{AgentEpoch, check_spec};
+use super::agent_programs::{AgentProgram, AgentPrograms};
 use super::agent_seat::Obedience;
 use super::agent_workers::{AgentWorkers, WorkerNews};
-use super::bundle_parts::BundleShelf;
+use super::bundle_parts::{BundleParts, BundleShelf};
 use super::message::{self, Order, Report, WorkerNumber};
 use super::seat::Mandate;
 use crate::fault::WorkerOutcome;
-use crate::program::Engine;
 use crate::run::event::WorkerExit;
 use crate::transport::clock::Clock;
 use crate::transport::epoch::Area;
@@ -31,11 +32,11 @@ const TICK: Duration = Duration::from_millis(1);
 /// How often it is looked whether it is still to be obeyed, when there is no epoch.
 const IDLE_TICK: Duration = Duration::from_millis(20);
 
-/// What a run is to an agent, once its bundle is loaded.
+/// What a run is to an agent, once its first bundle is loaded.
 pub(super) struct RunTerms {
     /// Where the conductor is told everything.
     pub connection: Arc<SharedConnection>,
-    pub engine: Engine,
+    pub programs: AgentPrograms,
     pub options: HostOptions,
     pub network: Arc<Network>,
     /// Workers that are processes, if any are.
@@ -139,7 +140,12 @@ impl AgentRun {
                 Err(error) => return Err(error),
             };
             match order {
-                Order::Open { .. } => return Err(io::Error::other("a second bundle in one run")),
+                Order::Open { .. } => {
+                    return Err(io::Error::other("a second beginning of one run"));
+                }
+                Order::Load { bundle, from } => {
+                    self.load(bundle, from).map_err(io::Error::other)?
+                }
                 Order::Spawn(worker) => self.spawn(worker).map_err(io::Error::other)?,
                 Order::Kill(worker) => {
                     if let Some(workers) = &self.terms.workers {
@@ -195,7 +201,8 @@ impl AgentRun {
 
     /// Starts the process of a device's worker, or opens its GPU; the conductor is told what comes of it.
     fn spawn(self: &Arc<Self>, worker: WorkerNumber) -> Result<(), String> {
-        let machine = &self.terms.engine.modes.first().program.machine;
+        let modes = self.terms.programs.modes();
+        let machine = &modes.first().program.machine;
         if machine.devices.get(worker.device).is_none() {
             return Err(format!(
                 "a worker of device {}, which the bundle does not have: both hosts must run the same bundle",
@@ -220,7 +227,8 @@ impl AgentRun {
 
     /// Opens a GPU and makes its kernels, which may take seconds.
     fn open_gpu(&self, worker: WorkerNumber) -> Report {
-        let opened = self.terms.engine.modes.iter().try_for_each(|loaded| {
+        let modes = self.terms.programs.modes();
+        let opened = modes.iter().try_for_each(|loaded| {
             let described = &loaded.program.machine.devices[worker.device];
             match described.backend.is_gpu() {
                 true => self.terms.gpus.probe(loaded, described),
@@ -234,6 +242,27 @@ impl AgentRun {
                 exit: WorkerExit::NoDevice(fault),
             },
         }
+    }
+
+    /// Loads another program, on a thread of its own; the conductor is told what comes of it.
+    fn load(self: &Arc<Self>, parts: BundleParts, from: Vec<SocketAddr>) -> Result<(), String> {
+        let agent = Arc::clone(self);
+        let started = std::thread::Builder::new()
+            .name("zbmd loads".to_owned())
+            .spawn(move || {
+                let report = Report::Loaded {
+                    bundle: parts.number(),
+                    outcome: agent.terms.programs.load(&parts, &from),
+                };
+                // A conductor that is gone needs no report.
+                let _ = agent.report(&report);
+            });
+        started.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// The program at the end, and the parts of its bundle.
+    pub(super) fn last_program(&self) -> AgentProgram {
+        self.terms.programs.present()
     }
 
     /// Tells the conductor what becomes of workers that are processes, until the run is over.
@@ -267,6 +296,7 @@ impl AgentRun {
     fn begin(self: &Arc<Self>, order: Order) -> Result<(), String> {
         let Order::Begin {
             spec,
+            bundle,
             start,
             calendars,
             places,
@@ -280,7 +310,11 @@ impl AgentRun {
         self.terms.shelf.clear_memory();
         self.terms.obedience.accept(self.terms.council, mandate)?;
         *self.mandate.lock().unwrap_or_else(PoisonError::into_inner) = mandate;
-        let modes = &self.terms.engine.modes;
+        let has_changed = self.terms.programs.enter(bundle)?;
+        let modes = self.terms.programs.modes();
+        if let Some(workers) = self.terms.workers.as_ref().filter(|_| has_changed) {
+            workers.swap_program(&modes);
+        }
         let loaded = modes
             .get(spec.mode)
             .ok_or("a mode that the bundle does not have")?;

@@ -37,7 +37,7 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// The worker processes of a run on this host.
 pub(super) struct AgentWorkers {
-    modes: Arc<LoadedModes>,
+    modes: Mutex<Arc<LoadedModes>>,
     terms: ProcessTerms,
     options: HostOptions,
     /// Without queues: an agent's host has no sources.
@@ -91,7 +91,7 @@ impl AgentWorkers {
         let mut pool = ProcessPool::new(Vec::new(), &isolation, terms.has_standbys);
         pool.join_network(network);
         Ok(Self {
-            modes,
+            modes: Mutex::new(modes),
             terms,
             options,
             session_memory: SessionMemory::create(&Vec::new())
@@ -113,9 +113,14 @@ impl AgentWorkers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn context(&self) -> LaunchContext<'_> {
+    fn modes(&self) -> Arc<LoadedModes> {
+        let modes = self.modes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&modes)
+    }
+
+    fn context<'a>(&'a self, modes: &'a Arc<LoadedModes>) -> LaunchContext<'a> {
         LaunchContext {
-            modes: &self.modes,
+            modes,
             session_memory: &self.session_memory,
             options: self.options,
             events: &self.events,
@@ -124,7 +129,17 @@ impl AgentWorkers {
 
     /// Whether the worker of a device is a process.
     pub(super) fn are_for(&self, device: DeviceId) -> bool {
-        self.terms.are_for(self.modes.first(), device)
+        self.terms.are_for(self.modes().first(), device)
+    }
+
+    /// Lets all processes load another program. They do that before they begin their next epoch.
+    pub(super) fn swap_program(&self, to: &Arc<LoadedModes>) {
+        let mut state = self.state();
+        *self.modes.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(to);
+        let State { pool, members, .. } = &mut *state;
+        let running = members.iter_mut();
+        let running = running.map(|(device, member)| (*device, &mut member.process));
+        pool.swap_program(&self.context(to), running.collect());
     }
 
     /// Starts the worker of a device. News of it follow: that it is ready, or gone.
@@ -135,7 +150,8 @@ impl AgentWorkers {
             pool, listeners, ..
         } = &mut *state;
         listeners.retain(|(_, thread)| !thread.is_finished());
-        match pool.take_or_start(&self.context(), listeners, device, generation) {
+        let modes = self.modes();
+        match pool.take_or_start(&self.context(&modes), listeners, device, generation) {
             Ok(process) => {
                 let member = Member {
                     generation,
@@ -195,7 +211,8 @@ impl AgentWorkers {
         let State {
             pool, listeners, ..
         } = &mut *state;
-        let wait_ns = pool.start_standbys(&self.context(), listeners, &devices);
+        let modes = self.modes();
+        let wait_ns = pool.start_standbys(&self.context(&modes), listeners, &devices);
         state.next_standby_ns = wait_ns.map(|wait_ns| Clock.now_ns() + wait_ns);
     }
 

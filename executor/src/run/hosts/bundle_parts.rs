@@ -10,19 +10,22 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+use zbmd_ir::bundle::Image;
 use zbmd_wire::connection::{Credentials, SharedConnection};
 use zbmd_wire::error::{HandshakeError, Refusal};
 use zbmd_wire::handshake::{Accepted, Hello, Purpose, dial};
 use zbmd_wire::{Deadline, connect_by};
 
 use super::message;
+use crate::program::LoadedModes;
+use crate::transport::switchboard::Callers;
 
 /// Bytes of a part; the last one may be shorter.
 const PART_BYTES: u64 = 1 << 20;
@@ -62,7 +65,7 @@ impl BundleParts {
     }
 
     /// Tells bundles apart: a checksum over those of the parts.
-    fn number(&self) -> u64 {
+    pub(super) fn number(&self) -> u64 {
         let mut sum = Xxh3::new();
         for part in &self.sums {
             sum.update(&part.to_le_bytes());
@@ -109,11 +112,59 @@ impl BundleParts {
     }
 }
 
+/// The bundle of a run, from which agents get what nobody else gives them.
+pub(crate) struct RunBundle {
+    image: Image,
+    parts: BundleParts,
+}
+
+impl RunBundle {
+    /// Of a program.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn of(modes: &LoadedModes) -> io::Result<Self> {
+        let image = zbmd_ir::bundle::image_of_modes(modes.verified())?;
+        let parts = BundleParts::of(image.file())?;
+        Ok(Self { image, parts })
+    }
+
+    pub(super) fn parts(&self) -> &BundleParts {
+        &self.parts
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.parts.number()
+    }
+
+    /// Sends the parts from one on.
+    ///
+    /// # Errors
+    /// The other side is gone.
+    pub(super) fn send(&self, first: u64, to: impl Write) -> io::Result<()> {
+        self.parts.send(self.image.file(), first, to)
+    }
+
+    /// All of it, to be passed on.
+    pub(super) fn hold(&self) -> Arc<HeldBundle> {
+        Arc::new(HeldBundle {
+            parts: self.parts.clone(),
+            file: self.image.share_file(),
+            is_on_disk: false,
+            progress: Mutex::new(HeldParts {
+                count: self.parts.count(),
+                is_given_up: false,
+            }),
+            changed: Condvar::new(),
+        })
+    }
+}
+
 /// As much of a bundle as has come: in memory, or in a folder, where it is found again by an agent that is started anew. One
 /// thread adds to it, others pass on what there is.
 pub(super) struct HeldBundle {
     parts: BundleParts,
-    file: File,
+    file: Arc<File>,
     /// The file is in a folder.
     is_on_disk: bool,
     progress: Mutex<HeldParts>,
@@ -155,7 +206,7 @@ impl HeldBundle {
         };
         Ok(Arc::new(Self {
             parts,
-            file,
+            file: Arc::new(file),
             is_on_disk: folder.is_some(),
             progress: Mutex::new(HeldParts {
                 count,
@@ -280,6 +331,22 @@ fn open_in(folder: &Path, parts: &BundleParts) -> io::Result<(File, u64)> {
 pub(super) struct BundleShelf(Mutex<Option<Arc<HeldBundle>>>);
 
 impl BundleShelf {
+    /// Begins to pass bundles on, on a thread of its own; those who ask come this way.
+    ///
+    /// # Errors
+    /// No thread.
+    pub(super) fn begin(self: &Arc<Self>) -> io::Result<Callers> {
+        let (taker, callers) = mpsc::channel::<Accepted>();
+        let shelf = Arc::clone(self);
+        std::thread::Builder::new()
+            .name("zbmd bundles".to_owned())
+            .spawn(move || shelf.serve(&callers))?;
+        Ok(Callers {
+            purpose: Purpose::Bundle,
+            taker,
+        })
+    }
+
     fn bundle(&self) -> MutexGuard<'_, Option<Arc<HeldBundle>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -294,7 +361,7 @@ impl BundleShelf {
     }
 
     /// Passes the bundle on to whoever asks for it, each on a thread of its own, until nobody comes any more.
-    pub(super) fn serve(&self, callers: &Receiver<Accepted>) {
+    fn serve(&self, callers: &Receiver<Accepted>) {
         while let Ok(accepted) = callers.recv() {
             let deadline = Deadline::after(CALL_LIMIT);
             let asked = accepted.hello.plan;
@@ -370,7 +437,7 @@ mod tests {
     use zbmd_wire::token::Token;
 
     use super::*;
-    use crate::transport::switchboard::{Callers, Switchboard};
+    use crate::transport::switchboard::Switchboard;
 
     /// A file of some parts, and what is in it.
     fn bundle() -> (File, Vec<u8>) {

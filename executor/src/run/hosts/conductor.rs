@@ -1,5 +1,6 @@
 //! The conductor's view of all hosts: where each device is, the connections to the agents, and what they are asked to do.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -10,13 +11,14 @@ use xxhash_rust::xxh3::xxh3_64;
 use zbmd_ir::{DeviceId, Plan, PlanId, TiVec};
 use zbmd_wire::handshake::Purpose;
 
-use super::bundle_parts::BundleParts;
+use super::bundle_offer::BundleOffer;
+use super::bundle_parts::{BundleShelf, RunBundle};
 use super::conductor_seat::ConductorSeat;
 use super::gathering::Gathering;
 use super::link::{HostLink, LinkEpoch, RemotePart};
 use super::message::{Order, ProcessTerms, WorkerNumber};
 use super::network_terms::NetworkTerms;
-use super::opener::{AgentOpener, sum_of};
+use super::opener::AgentOpener;
 use super::seat::Mandate;
 use crate::error::EngineError;
 use crate::observe::live::{HostProgress, HostState};
@@ -44,6 +46,8 @@ pub(crate) struct HostSet {
     hosts: TiVec<DeviceId, usize>,
     network: Arc<Network>,
     opener: Arc<AgentOpener>,
+    /// Where agents get another program.
+    shelf: Arc<BundleShelf>,
     /// The council's word for the epoch that begins next, if there is a council.
     mandate: Option<Mandate>,
 }
@@ -72,15 +76,11 @@ impl HostSet {
             return Ok(None);
         };
         check_options(options)?;
-        let image = zbmd_ir::bundle::image_of_modes(modes.verified());
-        let bundle = image.map_err(EngineError::Thread)?;
-        let parts = BundleParts::of(bundle.file()).map_err(EngineError::Thread)?;
+        let bundle = RunBundle::of(modes).map_err(EngineError::Thread)?;
         let mut opener = AgentOpener {
             run: zbmd_wire::handshake::new_run().map_err(EngineError::Thread)?,
             hosts: hosts.clone(),
-            bundle_sum: sum_of(bundle.file()).map_err(EngineError::Thread)?,
-            parts,
-            bundle,
+            bundle: Mutex::new(Arc::new(bundle)),
             options: HostOptions::of(options),
             processes: process_terms(modes, options),
             hosts_of_devices: TiVec::new(),
@@ -88,8 +88,9 @@ impl HostSet {
             addresses: Mutex::default(),
             is_over: AtomicBool::new(false),
         };
-        let (switchboard, gathering) = Self::listen(modes.first(), &mut opener.hosts)?;
-        let mut set = Self::of(modes.first(), opener, switchboard)?;
+        let shelf = Arc::<BundleShelf>::default();
+        let (switchboard, gathering) = Self::listen(modes.first(), &mut opener.hosts, &shelf)?;
+        let mut set = Self::of(modes.first(), opener, switchboard, shelf)?;
         for loaded in modes.iter() {
             set.check_program(loaded, is_takeover)?;
         }
@@ -149,6 +150,7 @@ impl HostSet {
     fn listen(
         loaded: &LoadedProgram,
         hosts: &mut Hosts,
+        shelf: &Arc<BundleShelf>,
     ) -> Result<(Arc<Switchboard>, Option<Gathering>), EngineError> {
         // Agents reach it by the address that their own connection comes from.
         let bind_ip = match hosts.credentials.protection.is_loopback() {
@@ -166,7 +168,8 @@ impl HostSet {
             purpose: Purpose::Join,
             taker: taker.clone(),
         });
-        let callers = callers.collect();
+        let bundles = shelf.begin().map_err(EngineError::Thread)?;
+        let callers = callers.chain([bundles]).collect();
         let switchboard = Switchboard::listen(bind_address, &hosts.credentials, callers);
         let switchboard =
             switchboard.map_err(|error| host_error("here", format!("{bind_address}: {error}")))?;
@@ -186,6 +189,7 @@ impl HostSet {
         loaded: &LoadedProgram,
         opener: AgentOpener,
         switchboard: Arc<Switchboard>,
+        shelf: Arc<BundleShelf>,
     ) -> Result<Self, EngineError> {
         let options = &opener.hosts;
         let machine = &loaded.program.machine;
@@ -253,6 +257,7 @@ impl HostSet {
                 ..opener
             }),
             hosts,
+            shelf,
             mandate: None,
         })
     }
@@ -463,10 +468,49 @@ impl HostSet {
 
     /// Says which plan of which bundle an epoch runs.
     fn plan_sum(&self, spec: &EpochSpec) -> u64 {
-        let mut bytes = self.opener.bundle_sum.to_le_bytes().to_vec();
+        let mut bytes = self.bundle_number().to_le_bytes().to_vec();
         bytes.extend(spec.mode.to_le_bytes());
         bytes.extend(spec.plan.0.to_le_bytes());
         xxh3_64(&bytes)
+    }
+
+    fn bundle_number(&self) -> u64 {
+        self.opener.bundle().number()
+    }
+
+    /// Has all agents load another program. What has come of it, once all that are there have said it.
+    pub(crate) fn load(&self, offer: &BundleOffer) -> Option<Result<(), String>> {
+        let bundle = &offer.bundle;
+        let addresses = self.opener.addresses();
+        let mut before = None;
+        let mut outcome = Some(Ok(()));
+        for (host, link) in self.links.iter().enumerate() {
+            let Some(link) = link.as_ref().filter(|link| link.is_there()) else {
+                continue;
+            };
+            // From the agent before it, as at the start, and from here what does not come from there.
+            let order = || {
+                self.shelf.put(&bundle.hold());
+                let own = link.own_address(self.network.switchboard.address());
+                Order::Load {
+                    bundle: bundle.parts().clone(),
+                    from: before.into_iter().chain([own]).collect(),
+                }
+            };
+            match link.load(bundle.number(), order) {
+                Some(Ok(())) => {}
+                Some(Err(why)) => return Some(Err(format!("host {}: {why}", self.names[host]))),
+                None => outcome = None,
+            }
+            before = Some(addresses[host]);
+        }
+        outcome
+    }
+
+    /// The epochs that follow are of a program that the agents have loaded.
+    pub(crate) fn swap_program(&self, offer: &BundleOffer) {
+        self.opener.set_bundle(Arc::clone(&offer.bundle));
+        self.shelf.clear_memory();
     }
 
     /// The epochs that follow are conducted in this name.
@@ -509,6 +553,7 @@ impl HostSet {
             };
             let order = Order::Begin {
                 spec: Box::new((**spec).clone()),
+                bundle: self.bundle_number(),
                 start: start.clone(),
                 calendars: calendars.iter().map(|calendar| *calendar as u32).collect(),
                 places: Box::new(places),
@@ -546,6 +591,48 @@ impl Drop for HostSet {
         self.opener.is_over.store(true, Ordering::Release);
         self.network.switchboard.refuse_callers();
     }
+}
+
+/// Whether a run over several hosts can go over from one program to another.
+///
+/// # Errors
+/// What is in the way.
+pub(crate) fn check_exchange(from: &LoadedProgram, to: &LoadedProgram) -> Result<(), String> {
+    let names = |loaded: &LoadedProgram| -> Vec<String> {
+        let devices = loaded.program.machine.devices.iter();
+        devices.map(|device| device.name.clone()).collect()
+    };
+    let hosts = |loaded: &LoadedProgram| loaded.program.machine.hosts.clone();
+    if names(from) != names(to) || hosts(from) != hosts(to) {
+        return Err(format!(
+            "the run's machine has the devices {}, that of the new program {}: they must be the same, on the same hosts",
+            names(from).join(", "),
+            names(to).join(", ")
+        ));
+    }
+    let (here, there) = (stream_hosts(from), stream_hosts(to));
+    if let Some((actor, host)) = there
+        .iter()
+        .find(|(_, host)| !here.values().any(|h| h == *host))
+    {
+        return Err(format!(
+            "the new program has `{actor}` on host {host}, where the run has no stream: pin the actor (`pins` of the model)"
+        ));
+    }
+    Ok(())
+}
+
+/// The host of each source and sink of the main plan.
+fn stream_hosts(loaded: &LoadedProgram) -> BTreeMap<&str, &str> {
+    let program = &loaded.program;
+    let plan = &program.plans[loaded.main];
+    let streams = program.graph.sources().chain(program.graph.sinks());
+    let hosts = streams.filter_map(|(id, actor)| {
+        let mut hosts = program.machine.hosts.iter();
+        let host = hosts.find(|host| host.devices.contains(&plan.placement[id]))?;
+        Some((actor.name.as_str(), host.name.as_str()))
+    });
+    hosts.collect()
 }
 
 /// How agents run workers that are processes, if any are.

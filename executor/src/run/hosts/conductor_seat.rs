@@ -13,9 +13,9 @@ use zbmd_council::decision::{Decided, Decision, RunBorder};
 use zbmd_ir::state;
 
 use super::border_copy::{BorderCopy, checksum};
+use super::bundle_parts::RunBundle;
 use super::change_journal::ChangeJournal;
 use super::holders::Holders;
-use super::opener::sum_of;
 use super::seat::{Candidate, LAST_STATE_LIMIT, Mandate, SeatTimes};
 use super::standby::Takeover;
 use crate::error::EngineError;
@@ -211,13 +211,11 @@ impl ConductorSeat {
             });
         }
 
-        let image = zbmd_ir::bundle::image_of_modes(self.modes.verified());
-        let bundle = image.map_err(EngineError::Thread)?;
-        let bundle_sum = sum_of(bundle.file()).map_err(EngineError::Thread)?;
+        let bundle = RunBundle::of(&self.modes).map_err(EngineError::Thread)?;
         let holders = Holders::start(
             self.candidate.own,
             &others,
-            (self.run, bundle_sum),
+            (self.run, bundle.number()),
             &hosts.credentials,
             self.candidate.waker(),
         );

@@ -62,7 +62,7 @@ impl Holders {
     pub(super) fn start(
         own: VoterId,
         voters: &BTreeMap<VoterId, SocketAddr>,
-        (run, bundle_sum): (u128, u64),
+        (run, bundle_number): (u128, u64),
         credentials: &Credentials,
         waker: Waker,
     ) -> io::Result<Self> {
@@ -73,7 +73,7 @@ impl Holders {
                 purpose: Purpose::Border,
                 run,
                 epoch: 0,
-                plan: bundle_sum,
+                plan: bundle_number,
                 sender: own.0 as u32,
                 receiver: 0,
             },

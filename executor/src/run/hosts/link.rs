@@ -90,6 +90,8 @@ pub(super) struct LinkHost {
     pub devices: Vec<DeviceId>,
     /// Where its agent listens.
     pub address: SocketAddr,
+    /// The number of the bundle that it has loaded.
+    pub bundle: u64,
 }
 
 /// The conductor's end of a connection to an agent.
@@ -111,9 +113,17 @@ struct Shared {
     threads: Mutex<BTreeMap<usize, Thread>>,
     /// The agent's clock beside this one's.
     clock: Mutex<Option<ClockReading>>,
+    loaded: Mutex<LoadedBundle>,
     is_gone: AtomicBool,
     /// It was closed because nothing was heard.
     silence: Silence,
+}
+
+/// Which bundle an agent was told to load last, by its number, and what it has said of it. One that it could not load is forgotten once
+/// that is known: it may be told again.
+struct LoadedBundle {
+    told: Option<u64>,
+    outcome: Option<Result<(), String>>,
 }
 
 /// Epochs whose workers' ends may still come.
@@ -130,6 +140,7 @@ impl HostLink {
             host,
             devices,
             address,
+            bundle,
         }: LinkHost,
         connection: SharedConnection,
         session: u128,
@@ -148,6 +159,10 @@ impl HostLink {
             parts: Mutex::default(),
             threads: Mutex::default(),
             clock: Mutex::default(),
+            loaded: Mutex::new(LoadedBundle {
+                told: Some(bundle),
+                outcome: Some(Ok(())),
+            }),
             is_gone: AtomicBool::new(false),
             silence: Silence::default(),
         });
@@ -208,6 +223,26 @@ impl HostLink {
     /// nothing of now.
     pub(super) fn take_thread(&self, calendar: usize) -> Option<Thread> {
         self.shared.threads().remove(&calendar)
+    }
+
+    /// What has come of the loading of a bundle, once the agent has said it. It is told to load the bundle, by this order, if it was
+    /// not.
+    pub(super) fn load(
+        &self,
+        bundle: u64,
+        order: impl FnOnce() -> Order,
+    ) -> Option<Result<(), String>> {
+        let mut loaded = self.shared.loaded();
+        if loaded.told != Some(bundle) {
+            loaded.told = Some(bundle);
+            loaded.outcome = None;
+            self.send(order());
+        }
+        let outcome = loaded.outcome.clone();
+        if matches!(outcome, Some(Err(_))) {
+            loaded.told = None;
+        }
+        outcome
     }
 
     /// Has the agent do something that is of no epoch.
@@ -286,6 +321,10 @@ impl Shared {
                 worker.device.0
             ))),
         }
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, LoadedBundle> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn threads(&self) -> MutexGuard<'_, BTreeMap<usize, Thread>> {
@@ -478,6 +517,13 @@ fn hear(shared: &Shared, events: &EventSender<WorkerEvent>) -> io::Error {
                     exit,
                 });
             }),
+            Report::Loaded { bundle, outcome } => {
+                let mut loaded = shared.loaded();
+                if loaded.told == Some(bundle) {
+                    loaded.outcome = Some(outcome);
+                }
+                Ok(())
+            }
             report => match shared.present() {
                 Some(present) => take_in(shared, &present, report, events),
                 None => Ok(()),
@@ -500,7 +546,7 @@ fn take_in(
     match report {
         Report::Has { .. } | Report::Lacks { .. } | Report::Opened | Report::Unfit { .. } => Ok(()),
         // Of no epoch.
-        Report::Ready { .. } | Report::Gone { .. } => Ok(()),
+        Report::Ready { .. } | Report::Gone { .. } | Report::Loaded { .. } => Ok(()),
         Report::Clock { asked_ns, there_ns } => {
             let read = ClockReading::new(asked_ns, there_ns, Clock.now_ns());
             let mut clock = shared.clock.lock().unwrap_or_else(PoisonError::into_inner);

@@ -44,6 +44,11 @@ pub(super) enum Order {
         /// Workers are processes of their own, that are started and ended by the orders below; threads else.
         processes: Option<ProcessTerms>,
     },
+    /// Load another program, which the run may go over to: its bundle is at these places, the nearest first.
+    Load {
+        bundle: BundleParts,
+        from: Vec<SocketAddr>,
+    },
     /// Start the process of a device's worker, or open the GPU of one that is a thread.
     Spawn(WorkerNumber),
     /// End the process of a worker.
@@ -51,6 +56,8 @@ pub(super) enum Order {
     /// Begin an epoch with these calendars.
     Begin {
         spec: Box<EpochSpec>,
+        /// The number of its program's bundle.
+        bundle: u64,
         /// The tokens of each channel that it begins with.
         start: Vec<Vec<u8>>,
         /// Those of this host.
@@ -91,6 +98,11 @@ pub(super) enum Report {
     Opened,
     /// This host cannot run it.
     Unfit { why: String },
+    /// What has come of [`Order::Load`], for the bundle with this number.
+    Loaded {
+        bundle: u64,
+        outcome: Result<(), String>,
+    },
     /// A worker can begin its part of an epoch; its wires arrive at this port of its host, if not where those of all its threads do.
     Ready {
         worker: WorkerNumber,

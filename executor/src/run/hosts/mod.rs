@@ -20,6 +20,12 @@
 //! share the address that it listens at; one that is a process of its own ([`agent_workers`]) listens at a port of its own, which
 //! the conductor tells the others of.
 //!
+//! # Another program
+//!
+//! A run goes over to another program at a border, as on one host. Before that all agents load it, from each other and from the
+//! conductor ([`bundle_offer`]), beside the epochs at work. What each epoch begins with names its bundle: an agent that has it goes over
+//! ([`agent_programs`]), and one that has not ends the connection, and is given it when it is connected to again.
+//!
 //! # In the name of a council
 //!
 //! With a council ([`zbmd_council`]) the conductor is one of three or five voters, agents are the others. It conducts as the
@@ -40,10 +46,12 @@
 
 pub(crate) mod agent;
 pub(crate) mod agent_epoch;
+mod agent_programs;
 mod agent_run;
 mod agent_seat;
 mod agent_workers;
 mod border_copy;
+pub(crate) mod bundle_offer;
 mod bundle_parts;
 pub(crate) mod change_journal;
 pub(crate) mod conductor;

@@ -3,20 +3,17 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use xxhash_rust::xxh3::Xxh3;
-use zbmd_ir::bundle::Image;
 use zbmd_ir::{DeviceId, TiVec};
 use zbmd_wire::connection::{Connection, SharedConnection};
 use zbmd_wire::error::{HandshakeError, Refusal};
 use zbmd_wire::handshake::{Hello, Purpose, dial, new_run};
 use zbmd_wire::{Deadline, connect_when_started};
 
-use super::bundle_parts::BundleParts;
+use super::bundle_parts::RunBundle;
 use super::link::{HostLink, LinkHost};
 use super::message::{self, Order, ProcessTerms, Report};
 use super::seat::council_sum;
@@ -36,16 +33,13 @@ const OPEN_LIMIT: Duration = Duration::from_secs(120);
 const LAST_WORDS_LIMIT: Duration = Duration::from_secs(2);
 /// A host that was lost is looked for so often.
 const RETURN_PAUSE: Duration = Duration::from_millis(200);
-/// Bytes of a bundle that are read at a time.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// What an agent must be told before it can take part in a run.
 pub(super) struct AgentOpener {
     pub run: u128,
     pub hosts: Hosts,
-    pub bundle: Image,
-    pub parts: BundleParts,
-    pub bundle_sum: u64,
+    /// That of the present program.
+    pub bundle: Mutex<Arc<RunBundle>>,
     pub options: HostOptions,
     /// How agents run workers that are processes; threads else.
     pub processes: Option<ProcessTerms>,
@@ -74,8 +68,9 @@ impl AgentOpener {
         let connection = SharedConnection::new(self.dial(address)?, OPEN_LIMIT);
         let connection = connection.map_err(text)?;
 
+        let bundle = self.bundle();
         let open = Order::Open {
-            bundle: self.parts.clone(),
+            bundle: bundle.parts().clone(),
             options: self.options,
             lease_ns: self.hosts.lease.as_nanos() as u64,
             beat_session: session,
@@ -91,7 +86,7 @@ impl AgentOpener {
                 other => return Err(format!("{address}: it answers {other:?}")),
             }
         };
-        let sent = self.parts.send(self.bundle.file(), first_part, &connection);
+        let sent = bundle.send(first_part, &connection);
         if sent.is_err() {
             // An agent that finds a part wrong has said so before it has ended the connection.
             connection.set_limit(LAST_WORDS_LIMIT);
@@ -106,6 +101,7 @@ impl AgentOpener {
             host,
             devices: own_devices.map(|(device, _)| device).collect(),
             address,
+            bundle: bundle.number(),
         };
         HostLink::start(
             link_host,
@@ -114,6 +110,17 @@ impl AgentOpener {
             (&self.hosts, self.options),
             self.events.clone(),
         )
+    }
+
+    /// That of the present program.
+    pub(super) fn bundle(&self) -> Arc<RunBundle> {
+        let bundle = self.bundle.lock();
+        Arc::clone(&bundle.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The run goes over to another program.
+    pub(super) fn set_bundle(&self, to: Arc<RunBundle>) {
+        *self.bundle.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
 
     /// Where the agent of each host is; that of this host says nothing.
@@ -135,7 +142,7 @@ impl AgentOpener {
             purpose: Purpose::Control,
             run: self.run,
             epoch: 0,
-            plan: self.bundle_sum,
+            plan: self.bundle().number(),
             sender: 0,
             receiver: 0,
         };
@@ -184,32 +191,5 @@ fn receive_report(connection: &SharedConnection, address: SocketAddr) -> Result<
         Ok(Report::Unfit { why }) => Err(why),
         Ok(report) => Ok(report),
         Err(error) => Err(format!("{address}: {error}")),
-    }
-}
-
-/// The checksum of a bundle.
-pub(super) fn sum_of(file: &std::fs::File) -> io::Result<u64> {
-    let mut sum = Xxh3::new();
-    for_each_piece(file, |piece| {
-        sum.update(piece);
-        Ok(())
-    })?;
-    Ok(sum.digest())
-}
-
-/// The bytes of a file, whatever its position is.
-fn for_each_piece(
-    file: &std::fs::File,
-    mut each: impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut piece = vec![0; PIECE_BYTES];
-    let mut offset = 0;
-    loop {
-        let bytes = file.read_at(&mut piece, offset)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        offset += bytes as u64;
-        each(&piece[..bytes])?;
     }
 }

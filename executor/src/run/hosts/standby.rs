@@ -15,9 +15,9 @@ use zbmd_wire::error::Refusal;
 use zbmd_wire::handshake::Accepted;
 
 use super::border_copy::BorderCopy;
+use super::bundle_parts::RunBundle;
 use super::change_journal;
 use super::message;
-use super::opener::sum_of;
 use super::seat::{Candidate, LAST_STATE_LIMIT};
 use crate::error::EngineError;
 use crate::options::Hosts;
@@ -63,9 +63,7 @@ impl Engine {
         let Some(seat) = &hosts.council else {
             return Err(error("whoever stands by needs a seat in it".to_owned()));
         };
-        let image = zbmd_ir::bundle::image_of_modes(self.modes.verified());
-        let bundle = image.map_err(EngineError::Thread)?;
-        let bundle_sum = sum_of(bundle.file()).map_err(EngineError::Thread)?;
+        let bundle = RunBundle::of(&self.modes).map_err(EngineError::Thread)?;
 
         let (send_connections, connections) = channel();
         let candidate = Candidate::start(seat, &hosts.credentials, Some(send_connections));
@@ -73,7 +71,7 @@ impl Engine {
         let held = Arc::<Mutex<Held>>::default();
         let receiver = Receiving {
             held: Arc::clone(&held),
-            bundle_sum,
+            bundle_number: bundle.number(),
             graph_engine: self.clone(),
         };
         std::thread::Builder::new()
@@ -214,7 +212,7 @@ fn locked(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
 #[derive(Clone)]
 struct Receiving {
     held: Arc<Mutex<Held>>,
-    bundle_sum: u64,
+    bundle_number: u64,
     graph_engine: Engine,
 }
 
@@ -223,7 +221,7 @@ impl Receiving {
     fn accept(&self, connections: &Receiver<Accepted>) {
         while let Ok(accepted) = connections.recv() {
             let deadline = Deadline::after(WELCOME_LIMIT);
-            if accepted.hello.plan != self.bundle_sum || locked(&self.held).is_over {
+            if accepted.hello.plan != self.bundle_number || locked(&self.held).is_over {
                 accepted.refuse(Refusal::Unknown, deadline);
                 continue;
             }

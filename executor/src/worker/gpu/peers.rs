@@ -91,6 +91,7 @@ unsafe impl Send for Place {}
 /// What one `Send` of a block carries: where its checksum and its bytes are, and how many tokens of the ring there are with it.
 struct Transfer {
     sum_index: usize,
+    #[cfg(hosts)]
     tokens: u64,
     first: *mut u8,
     bytes: usize,
@@ -101,11 +102,11 @@ impl RingEnd {
     fn next_transfer(&mut self, tokens: u64) -> Option<Transfer> {
         let &(from, end) = self.sends.get(self.at)?;
         // Transfers are published as a whole: whose first token is there is there.
-        if self.block * self.block_tokens + from >= tokens {
+        let block_start = self.block * self.block_tokens;
+        if block_start + from >= tokens {
             return None;
         }
 
-        let tokens = self.block * self.block_tokens + end;
         let place_index = self.block % self.blocks;
         let sum_index = self.sums + place_index as usize * self.sends.len() + self.at;
         let offset_bytes = place_index * self.stride + from * self.token_bytes;
@@ -117,7 +118,8 @@ impl RingEnd {
 
         Some(Transfer {
             sum_index,
-            tokens,
+            #[cfg(hosts)]
+            tokens: block_start + end,
             first: self.first.0.wrapping_add(offset_bytes as usize),
             bytes: ((end - from) * self.token_bytes) as usize,
         })

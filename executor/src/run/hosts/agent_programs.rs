@@ -1,0 +1,111 @@
+//! The programs that an agent has of a run: the present one, and another one that the run may go over to.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use zbmd_op::Registry;
+use zbmd_wire::connection::Credentials;
+
+use super::bundle_parts::{self, BundleParts, BundleShelf, HeldBundle};
+use crate::program::{Engine, LoadedModes};
+
+/// A bundle that is loaded.
+#[derive(Clone)]
+pub(super) struct AgentProgram {
+    pub parts: BundleParts,
+    pub engine: Engine,
+}
+
+/// The programs of a run on this host.
+pub(super) struct AgentPrograms {
+    registry: Registry,
+    credentials: Credentials,
+    /// Where other agents get what is loaded here.
+    shelf: Arc<BundleShelf>,
+    bundle_folder: Option<PathBuf>,
+    state: Mutex<State>,
+}
+
+struct State {
+    present: AgentProgram,
+    next: Option<AgentProgram>,
+}
+
+impl AgentPrograms {
+    pub(super) fn new(
+        present: AgentProgram,
+        registry: Registry,
+        credentials: Credentials,
+        shelf: Arc<BundleShelf>,
+        bundle_folder: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            registry,
+            credentials,
+            shelf,
+            bundle_folder,
+            state: Mutex::new(State {
+                present,
+                next: None,
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn present(&self) -> AgentProgram {
+        self.state().present.clone()
+    }
+
+    pub(super) fn modes(&self) -> Arc<LoadedModes> {
+        Arc::clone(&self.state().present.engine.modes)
+    }
+
+    /// Gets a bundle from the first of these places that has it, and loads it. What is loaded already is not touched.
+    ///
+    /// # Errors
+    /// Nobody gives it, or it cannot be run here.
+    pub(super) fn load(&self, parts: &BundleParts, from: &[SocketAddr]) -> Result<(), String> {
+        let held = HeldBundle::of(parts.clone(), None, self.bundle_folder.as_deref())?;
+        self.shelf.put(&held);
+        let mut failures = Vec::new();
+        for place in from {
+            match bundle_parts::fetch(&held, *place, &self.credentials, |_| ()) {
+                Ok(()) => break,
+                Err(why) => failures.push(why),
+            }
+        }
+        if held.first_missing() < held.count() {
+            held.give_up();
+            return Err(failures.join("; "));
+        }
+
+        let engine = open_bundle(&held, &self.registry)?;
+        let parts = parts.clone();
+        self.state().next = Some(AgentProgram { parts, engine });
+        Ok(())
+    }
+
+    /// Goes over to the program with this number, if it is not the present one; whether it was not.
+    ///
+    /// # Errors
+    /// It is not here.
+    pub(super) fn enter(&self, number: u64) -> Result<bool, String> {
+        let mut state = self.state();
+        if state.present.parts.number() == number {
+            return Ok(false);
+        }
+        let next = state.next.take_if(|next| next.parts.number() == number);
+        state.present = next.ok_or("an epoch of a bundle that was not loaded here")?;
+        Ok(true)
+    }
+}
+
+/// The engine for a bundle, which is verified like any other.
+pub(super) fn open_bundle(bundle: &HeldBundle, registry: &Registry) -> Result<Engine, String> {
+    let modes = zbmd_ir::bundle::open_modes(&bundle.path()).map_err(|error| error.to_string())?;
+    Engine::with_modes(modes, registry).map_err(|error| error.to_string())
+}

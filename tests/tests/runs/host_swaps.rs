@@ -1,0 +1,214 @@
+//! Runs over several hosts that go over to another program while tokens flow: on all hosts at one border, with the output of one host,
+//! also where a host is lost meanwhile; and what cannot take the program's place, which changes nothing.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+use zbmd_executor::{Engine, Isolation, RunOptions, Session, SwapError};
+use zbmd_tests::agents::{AgentProcess, TWO_HOSTS};
+use zbmd_tests::harness::Test;
+
+use super::hosts::{
+    LONG_LEASE, host_options, start_agent, start_agent_at, start_agent_with, token_file,
+};
+
+pub(super) const TESTS: &[Test] = &[
+    (
+        "both_hosts_go_over_at_one_border",
+        both_hosts_go_over_at_one_border,
+    ),
+    (
+        "a_host_is_lost_and_comes_back",
+        a_host_is_lost_and_comes_back,
+    ),
+    ("what_cannot_take_its_place", what_cannot_take_its_place),
+];
+
+const PROCESSES: Isolation = Isolation::Processes { program: None };
+const BLOCK: u64 = 16;
+/// From one push to the next.
+const PIECE: usize = 480;
+const PUSHES: usize = 2_000;
+const TOKENS: usize = PIECE * PUSHES;
+
+/// Sums that go on from token to token, on the other host: the first is 0, and each is the one before it and `step`.
+fn model(step: u32, pins: &str) -> String {
+    format!(
+        r#"Model(
+            name: "steps",
+            sources: {{ "in": Stream(dtype: f64) }},
+            actors: {{
+                "scale": Expr("{step}.0 * x", inputs: {{ "x": f64 }}),
+                "sum": Expr("s + x", inputs: {{ "x": f64, "s": f64 }}),
+            }},
+            channels: [
+                (from: "in", to: ["scale"]), (from: "scale", to: ["sum.x"]), (from: "sum", to: ["sum.s", "out"], initial: [0.0]),
+            ],
+            sinks: {{ "out": Stream() }},
+            pins: {{ {pins} }},
+        )"#
+    )
+}
+
+const PINS: &str = r#""in": "left:0", "scale": "left:0", "sum": "right:0", "out": "left:0""#;
+
+fn engine_of(folder: &Path, machine: &str, model: &str) -> Engine {
+    let file = folder.join("cluster.ron");
+    std::fs::write(&file, machine).expect("written");
+    let options = CompileOptions {
+        machine: MachineChoice::File(file),
+        contingencies: Losses::None,
+        block: Some(BLOCK),
+        ..CompileOptions::default()
+    };
+    let compiled = compile_str("steps.ron", model, "", &options);
+    let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+    Engine::new(compiled.program, &zbmd_backends::standard_registry()).expect("an engine")
+}
+
+fn engine(folder: &Path, step: u32) -> Engine {
+    engine_of(folder, TWO_HOSTS, &model(step, PINS))
+}
+
+/// Runs it while ones are pushed, and has `disturb` do something after each of them. All sums.
+fn run(engine: &Engine, options: RunOptions, mut disturb: impl FnMut(&Session, usize)) -> Vec<f64> {
+    let mut session = engine.start(options).expect("a session");
+    let mut source = session.source("in").expect("a source");
+    let mut sink = session.sink("out").expect("a sink");
+    let sums = std::thread::scope(|scope| {
+        let pulled = scope.spawn(move || {
+            let mut sums = Vec::with_capacity(TOKENS);
+            let mut part = vec![0f64; 4096];
+            loop {
+                match sink.pull(&mut part).expect("tokens") as usize {
+                    0 => return sums,
+                    tokens => sums.extend_from_slice(&part[..tokens]),
+                }
+            }
+        });
+        for push in 0..PUSHES {
+            source.push(&[1f64; PIECE]).expect("taken");
+            disturb(&session, push);
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        drop(source);
+        pulled.join().expect("no panic")
+    });
+    session.join().expect("it ends well");
+    sums
+}
+
+/// The token that each program adds first: `steps` are theirs, in order, and none is lost or comes twice.
+fn check_steps(sums: &[f64], steps: &[f64]) -> Vec<usize> {
+    assert_eq!(sums.len(), TOKENS);
+    assert_eq!(sums[0], 0.0);
+    let mut firsts = vec![0];
+    let mut present = 0;
+    for (index, pair) in sums.windows(2).enumerate() {
+        let step = pair[1] - pair[0];
+        if step != steps[present] {
+            present += 1;
+            assert_eq!(Some(&step), steps.get(present), "token {index}");
+            firsts.push(index);
+        }
+    }
+    assert_eq!(firsts.len(), steps.len(), "all programs have run");
+    firsts
+}
+
+fn with_isolation(engine: &Engine, agent: &AgentProcess, isolation: &Isolation) -> RunOptions {
+    RunOptions {
+        isolation: isolation.clone(),
+        ..host_options(engine, agent, LONG_LEASE)
+    }
+}
+
+fn both_hosts_go_over_at_one_border() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let programs = [2, 3, 5, 2].map(|step| engine(folder.path(), step));
+    let agent = start_agent(&token_file(folder.path()));
+    for isolation in [Isolation::Threads, PROCESSES] {
+        let options = with_isolation(&programs[0], &agent, &isolation);
+        let swap_at = |push: usize| (push > 0 && push.is_multiple_of(500)).then_some(push / 500);
+        let sums = run(&programs[0], options, |session, push| {
+            if let Some(program) = swap_at(push) {
+                session.swap(&programs[program]).expect("it can");
+            }
+        });
+        let firsts = check_steps(&sums, &[2.0, 3.0, 5.0, 2.0]);
+        for (program, first) in firsts.into_iter().enumerate().skip(1) {
+            assert!(first.is_multiple_of(BLOCK as usize), "at a border: {first}");
+            assert!(
+                first > (program - 1) * 500 * PIECE,
+                "once it was asked for: {first}"
+            );
+        }
+    }
+}
+
+/// The agent is killed as soon as it has loaded the new program, and another one takes its place, which has neither.
+fn a_host_is_lost_and_comes_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (old, new) = (engine(folder.path(), 2), engine(folder.path(), 3));
+    let token_file = token_file(folder.path());
+    for isolation in [Isolation::Threads, PROCESSES] {
+        let mut agent = Some(start_agent(&token_file));
+        let options = agent
+            .as_ref()
+            .map(|agent| with_isolation(&old, agent, &isolation));
+        let sums = run(&old, options.expect("an agent"), |session, push| {
+            if push == 500 {
+                session.swap(&new).expect("it can");
+            }
+            // Before it has gone over, or after that; and long after.
+            if push == 500 || push == 1_200 {
+                let killed = agent.take().expect("an agent");
+                let address = killed.address;
+                drop(killed);
+                agent = Some(start_agent_at(&token_file, address));
+            }
+        });
+        check_steps(&sums, &[2.0, 3.0]);
+    }
+}
+
+fn what_cannot_take_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (old, new) = (engine(folder.path(), 2), engine(folder.path(), 3));
+    let elsewhere = PINS.replace(r#""out": "left:0""#, r#""out": "right:0""#);
+    let elsewhere = engine_of(folder.path(), TWO_HOSTS, &model(3, &elsewhere));
+    let renamed = |text: &str| text.replace("right:0", "right:7");
+    let renamed = engine_of(
+        folder.path(),
+        &renamed(TWO_HOSTS),
+        &model(3, &renamed(PINS)),
+    );
+
+    // An agent that has no place for another bundle.
+    let bundles = folder.path().join("bundles");
+    let arguments = [OsStr::new("--bundle-folder"), bundles.as_os_str()];
+    let agent = start_agent_with(&token_file(folder.path()), &arguments);
+    let options = host_options(&old, &agent, LONG_LEASE);
+    let sums = run(&old, options, |session, push| {
+        if push != 500 {
+            return;
+        }
+        std::fs::remove_dir_all(&bundles).expect("it is there");
+        std::fs::write(&bundles, "no folder").expect("written");
+        for (engine, expected) in [
+            (&elsewhere, "has `out` on host right"),
+            (&renamed, "left:0, right:7"),
+            (&new, "host right: the bundle in "),
+        ] {
+            let error = session.swap(engine).expect_err(expected);
+            assert!(matches!(error, SwapError::Hosts { .. }), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+        std::fs::remove_file(&bundles).expect("it is there");
+        session.swap(&new).expect("now it can");
+    });
+    let firsts = check_steps(&sums, &[2.0, 3.0]);
+    assert!(firsts[1] > 400 * PIECE, "{firsts:?}");
+}
