@@ -546,8 +546,7 @@ mod tests {
         let names = machine.devices.iter().map(|device| device.name.as_str());
         let names: Vec<&str> = names.collect();
         assert_eq!(names, ["left:0", "left:1", "right:0", "right/vulkan:0"]);
-        let driver_names = machine.devices.iter().map(Device::driver_name);
-        assert_eq!(driver_names.last(), Some("vulkan:0"));
+        assert_eq!(machine.devices[DeviceId(3)].driver_name(), "vulkan:0");
         let [left, right] = &machine.hosts.raw[..] else {
             panic!("{:?}", machine.hosts);
         };

@@ -10,11 +10,9 @@ use super::control::{AbortOnPanic, RequestedSwap, RunControl, Stopper};
 use super::demand;
 use super::epochs::EpochManager;
 #[cfg(hosts)]
-use super::hosts::bundle_offer::BundleOffer;
+use super::hosts::bundle_offer::{BundleOffer, check_exchange};
 #[cfg(hosts)]
 use super::hosts::change_journal;
-#[cfg(hosts)]
-use super::hosts::conductor::check_exchange;
 #[cfg(hosts)]
 use super::hosts::conductor_seat::ConductorSeat;
 #[cfg(hosts)]

@@ -173,14 +173,13 @@ impl Records {
         })
     }
 
-    /// How much plaintext a record can have that is put where there is so much room; nothing if there is too little.
+    /// How much plaintext there is room for where a record is put, beside what is kept for the session.
     pub(crate) fn plaintext_room(room: usize) -> usize {
-        let room = room.saturating_sub(OVERHEAD_BYTES + RESERVE_BYTES);
-        room.min(RECORD_BYTES)
+        room.saturating_sub(OVERHEAD_BYTES + RESERVE_BYTES)
     }
 
-    /// Makes a record of plaintext that lies behind the room for its header; its length. `room` is what was asked
-    /// [`Self::plaintext_room`] about, and [`Self::change_keys_if_due`] comes before the plaintext is put there.
+    /// Makes a record of `bytes` bytes of plaintext, which lie in `room` behind the place of its header; its length. There must be
+    /// [`Self::plaintext_room`] for them, and [`Self::change_keys_if_due`] comes before they are put there.
     ///
     /// # Errors
     /// The cipher fails, which none does at these lengths.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use rustls::Error;
 
 use crate::pending::Pending;
-use crate::records::{Found, HEADER_BYTES, MAX_RECORD_BYTES, RESERVE_BYTES, Records};
+use crate::records::{Found, HEADER_BYTES, MAX_RECORD_BYTES, RECORD_BYTES, RESERVE_BYTES, Records};
 
 /// Records that are read at a time, and that are written at a time: a receiver decrypts some while the next are encrypted.
 const INCOMING_RECORDS: usize = 8;
@@ -143,9 +143,10 @@ impl TlsSession {
             let change = self.records.change_keys_if_due(self.outgoing.room());
             self.outgoing.end += change.map_err(failed)?;
 
+            // Whole records, but for the last: a short one costs as much time.
             let room = self.outgoing.room();
-            let bytes = Records::plaintext_room(room.len()).min(whole - taken);
-            if bytes == 0 {
+            let bytes = RECORD_BYTES.min(whole - taken);
+            if Records::plaintext_room(room.len()) < bytes {
                 break;
             }
             gather(parts, taken, &mut room[HEADER_BYTES..HEADER_BYTES + bytes]);
@@ -231,6 +232,8 @@ mod tests {
     use crate::tls::Tls;
     use crate::tls_handshake::TlsHandshake;
 
+    /// Makes what must not come from a record that may.
+    type MakeWrong = fn(&[u8]) -> Vec<u8>;
     /// A session with its socket.
     type End = (TlsSession, TcpStream);
 
@@ -463,13 +466,13 @@ mod tests {
             changed
         };
         let too_short = |_: &[u8]| vec![23, 3, 3, 0, 3, 1, 2, 3];
-        let cases: [(&dyn Fn(&[u8]) -> Vec<u8>, AlertDescription); 6] = [
-            (&repeat, AlertDescription::BadRecordMac),
-            (&change_last_bit, AlertDescription::BadRecordMac),
-            (&in_the_clear, AlertDescription::UnexpectedMessage),
-            (&too_long, AlertDescription::RecordOverflow),
-            (&of_other_length, AlertDescription::BadRecordMac),
-            (&too_short, AlertDescription::BadRecordMac),
+        let cases: [(MakeWrong, AlertDescription); 6] = [
+            (repeat, AlertDescription::BadRecordMac),
+            (change_last_bit, AlertDescription::BadRecordMac),
+            (in_the_clear, AlertDescription::UnexpectedMessage),
+            (too_long, AlertDescription::RecordOverflow),
+            (of_other_length, AlertDescription::BadRecordMac),
+            (too_short, AlertDescription::BadRecordMac),
         ];
         for (make, alert) in cases {
             let (mut ours, mut peer) = beside_stock_peer(true);

@@ -1,4 +1,4 @@
-//! Once its connections are there, a wire allocates nothing, in TLS as without.
+//! Once its connections are there, a wire allocates nothing, in TLS as without, and over UCX but for the library.
 #![expect(unsafe_code, reason = "counts what the global allocator is asked for")]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{Places, end, ring, socket_pair, tls_pair};
+use common::{Places, end, ring, socket_pair, tls_pair, ucx_pair};
 use zbmd_wire::Deadline;
 use zbmd_wire::connection::Connection;
 use zbmd_wire::wires::Side;
@@ -51,6 +51,11 @@ fn sending_receiving_and_waiting_allocate_nothing() {
 
     let (sender_end, receiver_end) = tls_pair();
     assert_eq!(allocations(sender_end, receiver_end), 0);
+
+    // What the library takes for itself is not seen here.
+    if let Some((sender_end, receiver_end)) = ucx_pair() {
+        assert_eq!(allocations(sender_end, receiver_end), 0);
+    }
 }
 
 /// What is allocated and released while blocks are carried.

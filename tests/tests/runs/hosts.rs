@@ -2,7 +2,7 @@
 //! over loopback. Outputs are those of a run on one host, bit for bit, whatever becomes of the agents.
 
 use std::ffi::OsStr;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -46,6 +46,7 @@ pub(super) const TESTS: &[Test] = &[
     ("a_wrong_token", a_wrong_token),
     ("two_hosts_in_tls", two_hosts_in_tls),
     ("two_hosts_over_ucx", two_hosts_over_ucx),
+    ("two_hosts_over_ipv6", two_hosts_over_ipv6),
     ("unprotected_agents", unprotected_agents),
     ("a_real_time_run", a_real_time_run),
 ];
@@ -180,6 +181,28 @@ fn two_hosts_give_what_one_gives() {
         let outcome = told.outcome.expect("it runs");
         let events = &told.events;
         assert_eq!(outcome.report.recoveries, 0, "nothing is lost: {events:?}");
+        assert_eq!(told.sinks, expected.sinks);
+    }
+}
+
+/// Threads and processes of both hosts find each other by addresses of IPv6 as by others.
+fn two_hosts_over_ipv6() {
+    if let Err(error) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
+        return println!("SKIPPED: this computer has no IPv6: {error}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path());
+    let expected = on_one_host(&engine);
+    let any_port = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
+    let agent = start_agent_at(&token_file(folder.path()), any_port);
+    for isolation in [Isolation::Threads, Isolation::Processes { program: None }] {
+        let options = RunOptions {
+            isolation,
+            ..host_options(&engine, &agent, LONG_LEASE)
+        };
+        let told = live(&engine, UNPACED, options);
+        let outcome = told.outcome.expect("it runs");
+        assert_eq!(outcome.report.recoveries, 0, "{:?}", told.events);
         assert_eq!(told.sinks, expected.sinks);
     }
 }

@@ -24,7 +24,7 @@ use super::agent_workers::AgentWorkers;
 use super::bundle_parts::{self, BundleParts, BundleShelf, HeldBundle};
 use super::gathering::join_when_there;
 use super::heartbeats::{BeatPeer, Heartbeats, Silence};
-use super::message::{self, Order, Report};
+use super::message::{self, OpenTerms, Order, Report};
 use super::network_terms::NetworkTerms;
 use super::sentinel::Sentinel;
 use crate::options::{CouncilSeat, Join};
@@ -336,65 +336,30 @@ impl AgentHost<'_> {
         let connection = accepted.welcome(Deadline::after(SEND_LIMIT));
         let connection = connection.map_err(io::Error::other)?;
         let connection = Arc::new(SharedConnection::new(connection, FIRST_LIMIT)?);
-        let order = message::receive::<Order>(&*connection)?;
-        let Order::Open {
-            bundle,
-            options,
-            lease_ns,
-            beat_session,
-            council,
-            upstream,
-            processes,
-        } = order
-        else {
+        let Order::Open(open) = message::receive(&*connection)? else {
             return Err(io::Error::other(
                 "the conductor does not begin with a bundle",
             ));
         };
 
-        let parts = bundle.clone();
-        let engine = self.receive_engine(&connection, bundle, kept, upstream, tell)?;
-        let accepted = self.obedience.accept_run(council);
-        accepted.map_err(|why| refuse(&connection, why))?;
-        let realtime = options.realtime.then(RealtimeHost::begin).transpose();
-        let _realtime = realtime.map_err(|error| refuse(&connection, error.to_string()))?;
-
-        let workers = processes.map(|processes| {
-            let listen_at = self.switchboard.address().ip();
-            let network = NetworkTerms::new(run, listen_at, self.credentials);
-            let modes = Arc::clone(&engine.modes);
-            AgentWorkers::new(modes, options, network, processes)
-        });
-        let workers = workers
-            .transpose()
-            .map_err(|why| refuse(&connection, why))?;
+        let engine = self.receive_engine(&connection, &open, kept, tell)?;
+        let refused = |why: String| refuse(&connection, why);
+        self.obedience.accept_run(open.council).map_err(refused)?;
+        let realtime = open.options.realtime.then(RealtimeHost::begin).transpose();
+        let _realtime = realtime.map_err(|error| refused(error.to_string()))?;
+        let workers = self.workers(run, &open, &engine).map_err(refused)?;
 
         // Before the conductor hears of it: wires of its first epoch may come at once.
         self.switchboard.begin(run, 0, None);
         message::send(&*connection, &Report::Opened)?;
-
-        let lease = Duration::from_nanos(lease_ns.clamp(1_000_000, MAX_LEASE_NS));
-        // Heartbeats say when to wait no longer.
-        connection.set_limit(Duration::MAX);
         let silence = Silence::default();
-        let _heartbeats = hear_conductor(
-            self.beats,
-            &connection,
-            &silence,
-            beat_session,
-            self.credentials,
-            lease,
-        )?;
+        let lease = Duration::from_nanos(open.lease_ns.clamp(1_000_000, MAX_LEASE_NS));
+        let _heartbeats = self.hear_conductor(&connection, &silence, open.beat_session, lease)?;
+
         let agent = Arc::new(AgentRun::new(RunTerms {
             connection: Arc::clone(&connection),
-            programs: AgentPrograms::new(
-                AgentProgram { parts, engine },
-                self.registry.clone(),
-                self.credentials.clone(),
-                Arc::clone(self.shelf),
-                self.bundle_folder.map(Path::to_owned),
-            ),
-            options,
+            programs: self.programs(open.bundle, engine),
+            options: open.options,
             network: Arc::new(Network {
                 run,
                 credentials: self.credentials.clone(),
@@ -403,7 +368,7 @@ impl AgentHost<'_> {
             workers,
             gpus: Arc::default(),
             obedience: Arc::clone(self.obedience),
-            council,
+            council: open.council,
             shelf: Arc::clone(self.shelf),
             begun_epochs: Arc::clone(begun_epochs),
         }));
@@ -418,6 +383,62 @@ impl AgentHost<'_> {
             ))),
             false => result,
         }
+    }
+
+    /// The workers of a run that are processes, if any are.
+    fn workers(
+        &self,
+        run: u128,
+        open: &OpenTerms,
+        engine: &Engine,
+    ) -> Result<Option<AgentWorkers>, String> {
+        let workers = open.processes.map(|processes| {
+            let listen_at = self.switchboard.address().ip();
+            let network = NetworkTerms::new(run, listen_at, self.credentials);
+            let modes = Arc::clone(&engine.modes);
+            AgentWorkers::new(modes, open.options, network, processes)
+        });
+        workers.transpose()
+    }
+
+    /// The programs of a run, which begins with this one.
+    fn programs(&self, parts: BundleParts, engine: Engine) -> AgentPrograms {
+        AgentPrograms::new(
+            AgentProgram { parts, engine },
+            self.registry.clone(),
+            self.credentials.clone(),
+            Arc::clone(self.shelf),
+            self.bundle_folder.map(Path::to_owned),
+        )
+    }
+
+    /// Begins to hear the conductor, and to be heard by it; its connection ends when it becomes silent.
+    fn hear_conductor(
+        &self,
+        connection: &Arc<SharedConnection>,
+        silence: &Silence,
+        session: u128,
+        lease: Duration,
+    ) -> io::Result<Heartbeats> {
+        // Heartbeats say when to wait no longer.
+        connection.set_limit(Duration::MAX);
+        let (connection, silence) = (Arc::clone(connection), silence.clone());
+        let conductor = BeatPeer {
+            session,
+            address: None,
+            patience: FIRST_BEAT_LIMIT,
+            on_silent: Box::new(move || {
+                silence.set();
+                connection.shutdown();
+            }),
+        };
+        Heartbeats::start(
+            self.beats.try_clone()?,
+            self.credentials.token.clone(),
+            BeatSender::Agent,
+            lease,
+            conductor,
+        )
     }
 
     /// Receives what is lacking of a bundle: from another agent, if there is one, and from the conductor what does not come from
@@ -459,11 +480,11 @@ impl AgentHost<'_> {
     fn receive_engine(
         &self,
         connection: &SharedConnection,
-        parts: BundleParts,
+        open: &OpenTerms,
         kept: &mut KeptBundle,
-        upstream: Option<SocketAddr>,
         tell: &dyn Fn(AgentEvent),
     ) -> io::Result<Engine> {
+        let parts = open.bundle.clone();
         let begun = match std::mem::take(kept) {
             KeptBundle::Loaded(program) if program.parts == parts => {
                 let first_part = parts.count();
@@ -478,7 +499,7 @@ impl AgentHost<'_> {
         let held = HeldBundle::of(parts.clone(), begun, self.bundle_folder);
         let received = held.and_then(|bundle| {
             self.shelf.put(&bundle);
-            let received = self.receive_parts(connection, &bundle, upstream, tell);
+            let received = self.receive_parts(connection, &bundle, open.upstream, tell);
             if received.is_err() {
                 bundle.give_up();
             }
@@ -501,35 +522,6 @@ impl AgentHost<'_> {
 fn refuse(connection: &SharedConnection, why: String) -> io::Error {
     let told = message::send(connection, &Report::Unfit { why: why.clone() });
     told.err().unwrap_or_else(|| io::Error::other(why))
-}
-
-/// Begins to hear the conductor, and to be heard by it; its connection ends when it becomes silent.
-fn hear_conductor(
-    beats: &UdpSocket,
-    connection: &Arc<SharedConnection>,
-    silence: &Silence,
-    session: u128,
-    credentials: &Credentials,
-    lease: Duration,
-) -> io::Result<Heartbeats> {
-    let (connection, silence) = (Arc::clone(connection), silence.clone());
-    let conductor = BeatPeer {
-        session,
-        address: None,
-        patience: FIRST_BEAT_LIMIT,
-        on_silent: Box::new(move || {
-            silence.set();
-            connection.shutdown();
-        }),
-    };
-    let token = credentials.token.clone();
-    Heartbeats::start(
-        beats.try_clone()?,
-        token,
-        BeatSender::Agent,
-        lease,
-        conductor,
-    )
 }
 
 /// What an agent has of the bundle of a run that was cut off from it: whoever comes back need not send it again.

@@ -24,11 +24,12 @@ pub(super) struct AgentPrograms {
     /// Where other agents get what is loaded here.
     shelf: Arc<BundleShelf>,
     bundle_folder: Option<PathBuf>,
-    state: Mutex<State>,
+    programs: Mutex<Programs>,
 }
 
-struct State {
+struct Programs {
     present: AgentProgram,
+    /// The one that was loaded last, until the run goes over to it.
     next: Option<AgentProgram>,
 }
 
@@ -45,23 +46,23 @@ impl AgentPrograms {
             credentials,
             shelf,
             bundle_folder,
-            state: Mutex::new(State {
+            programs: Mutex::new(Programs {
                 present,
                 next: None,
             }),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn programs(&self) -> MutexGuard<'_, Programs> {
+        self.programs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn present(&self) -> AgentProgram {
-        self.state().present.clone()
+        self.programs().present.clone()
     }
 
     pub(super) fn modes(&self) -> Arc<LoadedModes> {
-        Arc::clone(&self.state().present.engine.modes)
+        Arc::clone(&self.programs().present.engine.modes)
     }
 
     /// Gets a bundle from the first of these places that has it, and loads it. What is loaded already is not touched.
@@ -85,7 +86,7 @@ impl AgentPrograms {
 
         let engine = open_bundle(&held, &self.registry)?;
         let parts = parts.clone();
-        self.state().next = Some(AgentProgram { parts, engine });
+        self.programs().next = Some(AgentProgram { parts, engine });
         Ok(())
     }
 
@@ -94,12 +95,12 @@ impl AgentPrograms {
     /// # Errors
     /// It is not here.
     pub(super) fn enter(&self, number: u64) -> Result<bool, String> {
-        let mut state = self.state();
-        if state.present.parts.number() == number {
+        let mut programs = self.programs();
+        if programs.present.parts.number() == number {
             return Ok(false);
         }
-        let next = state.next.take_if(|next| next.parts.number() == number);
-        state.present = next.ok_or("an epoch of a bundle that was not loaded here")?;
+        let next = programs.next.take_if(|next| next.parts.number() == number);
+        programs.present = next.ok_or("an epoch of a bundle that was not loaded here")?;
         Ok(true)
     }
 }

@@ -140,9 +140,7 @@ impl AgentRun {
                 Err(error) => return Err(error),
             };
             match order {
-                Order::Open { .. } => {
-                    return Err(io::Error::other("a second beginning of one run"));
-                }
+                Order::Open(_) => return Err(io::Error::other("a second beginning of one run")),
                 Order::Load { bundle, from } => {
                     self.load(bundle, from).map_err(io::Error::other)?
                 }

@@ -1,11 +1,12 @@
 //! Another program for a run over several hosts, while its agents load it: the run goes over to it when all of them have.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::bundle_parts::RunBundle;
-use crate::program::LoadedModes;
+use crate::program::{LoadedModes, LoadedProgram};
 
 /// How often it is looked whether the run is over.
 const LOOK: Duration = Duration::from_millis(50);
@@ -56,4 +57,46 @@ impl BundleOffer {
             outcome = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// Whether a run over several hosts can go over from one program to another.
+///
+/// # Errors
+/// What is in the way.
+pub(crate) fn check_exchange(from: &LoadedProgram, to: &LoadedProgram) -> Result<(), String> {
+    let names = |loaded: &LoadedProgram| -> Vec<String> {
+        let devices = loaded.program.machine.devices.iter();
+        devices.map(|device| device.name.clone()).collect()
+    };
+    let hosts = |loaded: &LoadedProgram| loaded.program.machine.hosts.clone();
+    if names(from) != names(to) || hosts(from) != hosts(to) {
+        return Err(format!(
+            "the run's machine has the devices {}, that of the new program {}: they must be the same, on the same hosts",
+            names(from).join(", "),
+            names(to).join(", ")
+        ));
+    }
+    let (here, there) = (stream_hosts(from), stream_hosts(to));
+    if let Some((actor, host)) = there
+        .iter()
+        .find(|(_, host)| !here.values().any(|h| h == *host))
+    {
+        return Err(format!(
+            "the new program has `{actor}` on host {host}, where the run has no stream: pin the actor (`pins` of the model)"
+        ));
+    }
+    Ok(())
+}
+
+/// The host of each source and sink of the main plan.
+fn stream_hosts(loaded: &LoadedProgram) -> BTreeMap<&str, &str> {
+    let program = &loaded.program;
+    let plan = &program.plans[loaded.main];
+    let streams = program.graph.sources().chain(program.graph.sinks());
+    let hosts = streams.filter_map(|(id, actor)| {
+        let mut hosts = program.machine.hosts.iter();
+        let host = hosts.find(|host| host.devices.contains(&plan.placement[id]))?;
+        Some((actor.name.as_str(), host.name.as_str()))
+    });
+    hosts.collect()
 }

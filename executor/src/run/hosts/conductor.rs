@@ -1,7 +1,6 @@
 //! The conductor's view of all hosts: where each device is, the connections to the agents, and what they are asked to do.
 
-use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -152,12 +151,7 @@ impl HostSet {
         hosts: &mut Hosts,
         shelf: &Arc<BundleShelf>,
     ) -> Result<(Arc<Switchboard>, Option<Gathering>), EngineError> {
-        // Agents reach it by the address that their own connection comes from.
-        let bind_ip = match hosts.credentials.protection.is_loopback() {
-            true => Ipv4Addr::LOCALHOST,
-            false => Ipv4Addr::UNSPECIFIED,
-        };
-        let any_port = SocketAddr::from((bind_ip, 0));
+        let any_port = SocketAddr::new(listening_ip(hosts), 0);
         let gather = hosts.gather.clone();
         let bind_address = gather.as_ref().map_or(any_port, |gather| gather.address);
         let checked = hosts.credentials.protection.check(bind_address);
@@ -593,46 +587,17 @@ impl Drop for HostSet {
     }
 }
 
-/// Whether a run over several hosts can go over from one program to another.
-///
-/// # Errors
-/// What is in the way.
-pub(crate) fn check_exchange(from: &LoadedProgram, to: &LoadedProgram) -> Result<(), String> {
-    let names = |loaded: &LoadedProgram| -> Vec<String> {
-        let devices = loaded.program.machine.devices.iter();
-        devices.map(|device| device.name.clone()).collect()
-    };
-    let hosts = |loaded: &LoadedProgram| loaded.program.machine.hosts.clone();
-    if names(from) != names(to) || hosts(from) != hosts(to) {
-        return Err(format!(
-            "the run's machine has the devices {}, that of the new program {}: they must be the same, on the same hosts",
-            names(from).join(", "),
-            names(to).join(", ")
-        ));
+/// Where a run listens: its agents reach it by the address that the connection to them comes from, of whichever family.
+fn listening_ip(hosts: &Hosts) -> IpAddr {
+    let mut addresses = hosts.agents.iter().map(|(_, address)| address);
+    let is_loopback = hosts.credentials.protection.is_loopback();
+    match addresses.any(SocketAddr::is_ipv6) {
+        // The socket takes connections of the older family too.
+        true if !is_loopback => Ipv6Addr::UNSPECIFIED.into(),
+        true => Ipv6Addr::LOCALHOST.into(),
+        false if !is_loopback => Ipv4Addr::UNSPECIFIED.into(),
+        false => Ipv4Addr::LOCALHOST.into(),
     }
-    let (here, there) = (stream_hosts(from), stream_hosts(to));
-    if let Some((actor, host)) = there
-        .iter()
-        .find(|(_, host)| !here.values().any(|h| h == *host))
-    {
-        return Err(format!(
-            "the new program has `{actor}` on host {host}, where the run has no stream: pin the actor (`pins` of the model)"
-        ));
-    }
-    Ok(())
-}
-
-/// The host of each source and sink of the main plan.
-fn stream_hosts(loaded: &LoadedProgram) -> BTreeMap<&str, &str> {
-    let program = &loaded.program;
-    let plan = &program.plans[loaded.main];
-    let streams = program.graph.sources().chain(program.graph.sinks());
-    let hosts = streams.filter_map(|(id, actor)| {
-        let mut hosts = program.machine.hosts.iter();
-        let host = hosts.find(|host| host.devices.contains(&plan.placement[id]))?;
-        Some((actor.name.as_str(), host.name.as_str()))
-    });
-    hosts.collect()
 }
 
 /// How agents run workers that are processes, if any are.

@@ -30,20 +30,7 @@ pub(super) type SavedTokens = Vec<(u32, Vec<u8>)>;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
     /// Comes first; the parts of a bundle follow that the agent says it lacks.
-    Open {
-        /// An agent that passes on the bundle as it comes.
-        upstream: Option<SocketAddr>,
-        bundle: BundleParts,
-        options: HostOptions,
-        /// Whoever is silent for so long is lost.
-        lease_ns: u64,
-        /// Of the heartbeats between the two.
-        beat_session: u128,
-        /// The council in whose name the run is conducted.
-        council: Option<u64>,
-        /// Workers are processes of their own, that are started and ended by the orders below; threads else.
-        processes: Option<ProcessTerms>,
-    },
+    Open(OpenTerms),
     /// Load another program, which the run may go over to: its bundle is at these places, the nearest first.
     Load {
         bundle: BundleParts,
@@ -85,6 +72,23 @@ pub(super) enum Order {
     Commit { epoch: u64, border: u64 },
     /// The epoch is over.
     Stop { epoch: u64 },
+}
+
+/// What an agent is told of a run before it takes part.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct OpenTerms {
+    pub bundle: BundleParts,
+    /// An agent that passes on the bundle as it comes.
+    pub upstream: Option<SocketAddr>,
+    pub options: HostOptions,
+    /// Whoever is silent for so long is lost.
+    pub lease_ns: u64,
+    /// Of the heartbeats between the two.
+    pub beat_session: u128,
+    /// The council in whose name the run is conducted.
+    pub council: Option<u64>,
+    /// Workers are processes of their own, that are started and ended by further orders; threads else.
+    pub processes: Option<ProcessTerms>,
 }
 
 /// From an agent.

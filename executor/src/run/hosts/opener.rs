@@ -15,7 +15,7 @@ use zbmd_wire::{Deadline, connect_when_started};
 
 use super::bundle_parts::RunBundle;
 use super::link::{HostLink, LinkHost};
-use super::message::{self, Order, ProcessTerms, Report};
+use super::message::{self, OpenTerms, Order, ProcessTerms, Report};
 use super::seat::council_sum;
 use crate::options::Hosts;
 use crate::run::event::WorkerEvent;
@@ -69,7 +69,7 @@ impl AgentOpener {
         let connection = connection.map_err(text)?;
 
         let bundle = self.bundle();
-        let open = Order::Open {
+        let open = Order::Open(OpenTerms {
             bundle: bundle.parts().clone(),
             options: self.options,
             lease_ns: self.hosts.lease.as_nanos() as u64,
@@ -77,7 +77,7 @@ impl AgentOpener {
             council: self.hosts.council.as_ref().map(council_sum),
             upstream,
             processes: self.processes,
-        };
+        });
         message::send(&connection, &open).map_err(text)?;
         let first_part = loop {
             match receive_report(&connection, address)? {
