@@ -159,7 +159,7 @@ pub struct Supervision {
     pub start: Option<Time>,
     /// How long a killed worker may take to be gone.
     pub kill: Option<Time>,
-    /// How long a worker may take to take up its role.
+    /// How long a worker may take to take up its role, after the last other one that has.
     pub join: Option<Time>,
     /// Starts in a row that may fail.
     pub starts: Option<u32>,

@@ -320,6 +320,7 @@ impl<P: Plans> Supervisor<P> {
         self.epoch_phase = EpochPhase::Running(Running {
             epoch,
             begun_ns: now_ns,
+            joined_ns: now_ns,
             lost,
             parts,
             quiet: false,

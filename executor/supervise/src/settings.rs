@@ -36,7 +36,8 @@ pub struct Settings {
     /// How long a killed worker may take to be gone before it is left behind.
     pub kill_ns: u64,
     /// How long a worker may take to take up its role in an epoch, which it does after the slot that it is in: longer
-    /// than any slot's bound. `None` if workers are not looked at.
+    /// than any slot's bound. Counted anew whenever another one has taken up its own: many that begin at once share their host's
+    /// cores. `None` if workers are not looked at.
     pub join_ns: Option<u64>,
     /// So many starts in a row may fail before a device counts as broken.
     pub starts: u32,

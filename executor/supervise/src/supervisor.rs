@@ -98,6 +98,8 @@ enum EpochPhase {
 struct Running {
     epoch: Epoch,
     begun_ns: u64,
+    /// When a worker was seen to have taken up its role last; when the epoch began, if none was.
+    joined_ns: u64,
     lost: Vec<DeviceId>,
     parts: WorkerParts,
     quiet: bool,
@@ -315,6 +317,7 @@ impl<P: Plans> Supervisor<P> {
 
         // Who is at work has started: a later failure is not one to start.
         if running.parts.join(device) {
+            running.joined_ns = now_ns;
             member.failed_starts = 0;
         }
 

@@ -573,6 +573,31 @@ fn watch(s: &mut Story, epoch: u64, from: u64, ms: u64, period_ms: u64) -> Vec<S
     done
 }
 
+/// Many workers that begin at once take turns on few cores: as long as one after the other takes up its role, nobody is given up.
+#[test]
+fn a_worker_has_its_time_to_take_up_its_role_after_the_last_one_that_has() {
+    let join_ns = 1_000_000_000;
+    let mut s = Story::running(Settings::default(), spec(3, 10), &[&[2]]);
+    for device in 0..2 {
+        s.tick_after(join_ns * 3 / 4, "");
+        let seen = Input::Seen {
+            epoch: Epoch(0),
+            device: DeviceId(device),
+            generation: Generation(1),
+            sample: Sample {
+                step: 1,
+                periods: 0,
+                planned_ns: 1_000_000,
+                waiting: true,
+                thread: None,
+            },
+        };
+        s.tell(seen, "");
+    }
+    s.tick_after(join_ns * 3 / 4, "");
+    s.tick_after(join_ns / 2, "fence 0, kill 2#1");
+}
+
 #[test]
 fn the_work_of_a_slow_device_is_given_to_others_and_given_back_to_try() {
     let settings = Settings {

@@ -445,7 +445,7 @@ impl<P: Plans> Supervisor<P> {
         self.settings
             .join_ns
             .filter(|_| !running.parts.have_all_joined())
-            .map(|ns| running.begun_ns + ns)
+            .map(|ns| running.joined_ns + ns)
     }
 
     pub(super) fn pass_time(&mut self, now_ns: u64, out: &mut Vec<Action>) {
