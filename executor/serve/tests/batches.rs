@@ -7,7 +7,9 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::exchange::{Exchange, softmax_exchanges, softmax_in_batches};
-use common::{Models, Server, compiled, shared, signal, wait_until};
+#[cfg(feature = "compile")]
+use common::shared;
+use common::{Models, Server, compiled, signal, wait_until};
 use rustix::process::Signal;
 use serde_json::json;
 
