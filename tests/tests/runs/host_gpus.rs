@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use zbmd_backends::vulkan::VulkanOptions;
+use zbmd_backends::gpu::Device;
+use zbmd_backends::vulkan::{Injected, Injection, Site, VulkanDevice, VulkanOptions};
 use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
 use zbmd_executor::supervise::What;
 use zbmd_executor::{Engine, Isolation, RunOptions};
@@ -20,6 +21,7 @@ use super::hosts::{LONG_LEASE, host_options, start_agent, start_agent_at, token_
 pub(super) const TESTS: &[Test] = &[
     ("gpus_beside_and_across", gpus_beside_and_across),
     ("the_host_of_a_gpu_is_lost", the_host_of_a_gpu_is_lost),
+    ("a_gpu_that_hangs", a_gpu_that_hangs),
     ("a_gpu_that_is_not_there", a_gpu_that_is_not_there),
 ];
 
@@ -31,6 +33,25 @@ const FEED: Feed = Feed {
     per_s: None,
 };
 const BLOCK: u64 = 512;
+
+/// In the environment of an agent: the first GPU that is opened while this names a file that is not there hangs after a while.
+const HANG_FILE: &str = "ZBMD_TEST_HANG";
+
+/// Is called with each GPU that this process opens.
+pub(super) fn hang_if_told(device: &Device) {
+    let Some(file) = std::env::var_os(HANG_FILE) else {
+        return;
+    };
+    if std::fs::File::create_new(file).is_ok()
+        && let Some(device) = device.downcast::<VulkanDevice>()
+    {
+        device.inject(Injection {
+            site: Site::Wait,
+            after: 50,
+            error: Injected::Hang,
+        });
+    }
+}
 
 /// How fast the CPU devices of [`machine`] are.
 #[derive(Clone, Copy, PartialEq)]
@@ -186,7 +207,7 @@ fn the_host_of_a_gpu_is_lost() {
     let folder = tempfile::tempdir().expect("a folder");
     let token_file = token_file(folder.path());
     let feed = Feed {
-        iterations: 200_000,
+        iterations: 120_000,
         per_s: Some(50_000.0),
         ..FEED
     };
@@ -204,7 +225,7 @@ fn the_host_of_a_gpu_is_lost() {
         let options = with_isolation(&engine, &agent, &isolation);
         let mut again = None;
         let told = live_with(&engine, feed, options, |_, _| {
-            std::thread::sleep(Duration::from_millis(800));
+            std::thread::sleep(Duration::from_millis(500));
             if isolation == GPUS {
                 assert!(!workers_of(agent.pid()).is_empty(), "its GPU is a process");
             }
@@ -225,6 +246,42 @@ fn the_host_of_a_gpu_is_lost() {
         assert!(
             is_back,
             "{isolation:?}, lost in each epoch: {lost_counts:?}"
+        );
+        assert_eq!(told.sinks, expected.sinks, "{isolation:?}");
+    }
+}
+
+/// Whoever drives it is given up, or killed, and another one opens it again, without the loss of its host.
+fn a_gpu_that_hangs() {
+    if !has_gpu() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let token_file = token_file(folder.path());
+    let feed = Feed {
+        iterations: 120_000,
+        per_s: Some(50_000.0),
+        ..FEED
+    };
+    let expected = on_one_cpu(feed);
+    let pins = r#""pre": "left:0", "scale": "right/vulkan:0", "sum": "right/vulkan:0", "late": "left:0", "post": "left:0""#;
+    let engine = engine(folder.path(), Cpus::Ordinary, pins, Losses::None);
+    for (isolation, note) in [(Isolation::Threads, "threads"), (GPUS, "processes")] {
+        let note = folder.path().join(note);
+        let mut command = child_run::command();
+        command
+            .args(["agent", "--listen", "127.0.0.1:0", "--token-file"])
+            .arg(&token_file)
+            .env(HANG_FILE, &note);
+        let agent = AgentProcess::spawn(command);
+        let told = live(&engine, feed, with_isolation(&engine, &agent, &isolation));
+        let outcome = told.outcome.as_ref();
+        let outcome = outcome.unwrap_or_else(|error| panic!("{isolation:?}: {error}"));
+        let text = format!("{:?}", told.events);
+        assert!(note.exists() && outcome.report.recoveries > 0, "{text}");
+        assert!(
+            !text.contains("host right is gone"),
+            "{isolation:?}: {text}"
         );
         assert_eq!(told.sinks, expected.sinks, "{isolation:?}");
     }

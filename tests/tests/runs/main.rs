@@ -70,6 +70,7 @@ mod linux {
     ];
 
     pub(super) fn main() -> ExitCode {
+        zbmd_executor::testing::on_open(host_gpus::hang_if_told);
         zbmd_executor::serve_if_worker(&registry());
         run_or_test(
             || zbmd_run::main_with(registry()),

@@ -29,7 +29,9 @@ pub(super) struct AgentPrograms {
 
 struct Programs {
     present: AgentProgram,
-    /// The one that was loaded last, until the run goes over to it.
+    /// The number of the bundle that is to be loaded, or is loaded, beside it.
+    wanted: u64,
+    /// That one, once it is loaded, until the run goes over to it.
     next: Option<AgentProgram>,
 }
 
@@ -47,6 +49,7 @@ impl AgentPrograms {
             shelf,
             bundle_folder,
             programs: Mutex::new(Programs {
+                wanted: present.parts.number(),
                 present,
                 next: None,
             }),
@@ -65,10 +68,15 @@ impl AgentPrograms {
         Arc::clone(&self.programs().present.engine.modes)
     }
 
+    /// The bundle with this number is to be loaded, and no other one.
+    pub(super) fn want(&self, number: u64) {
+        self.programs().wanted = number;
+    }
+
     /// Gets a bundle from the first of these places that has it, and loads it. What is loaded already is not touched.
     ///
     /// # Errors
-    /// Nobody gives it, or it cannot be run here.
+    /// Nobody gives it, it cannot be run here, or another one is to be loaded by now.
     pub(super) fn load(&self, parts: &BundleParts, from: &[SocketAddr]) -> Result<(), String> {
         let held = HeldBundle::of(parts.clone(), None, self.bundle_folder.as_deref())?;
         self.shelf.put(&held);
@@ -85,8 +93,12 @@ impl AgentPrograms {
         }
 
         let engine = open_bundle(&held, &self.registry)?;
+        let mut programs = self.programs();
+        if programs.wanted != parts.number() {
+            return Err("another program was asked for meanwhile".to_owned());
+        }
         let parts = parts.clone();
-        self.programs().next = Some(AgentProgram { parts, engine });
+        programs.next = Some(AgentProgram { parts, engine });
         Ok(())
     }
 

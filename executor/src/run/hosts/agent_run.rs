@@ -244,6 +244,7 @@ impl AgentRun {
 
     /// Loads another program, on a thread of its own; the conductor is told what comes of it.
     fn load(self: &Arc<Self>, parts: BundleParts, from: Vec<SocketAddr>) -> Result<(), String> {
+        self.terms.programs.want(parts.number());
         let agent = Arc::clone(self);
         let started = std::thread::Builder::new()
             .name("zbmd loads".to_owned())

@@ -572,20 +572,7 @@ fn take_in(
             epoch,
             border,
             tokens,
-        } if is_present(epoch) => {
-            let borders = present.memory.borders();
-            if !borders.is_some_and(|borders| borders.is_saved(border)) {
-                return Err(nonsense(&format!(
-                    "tokens of border {border}, which is not saved"
-                )));
-            }
-            let stop = &present.memory.common.stop;
-            match border::wait_for_area(&present.memory, border, Spin::SHORT, stop) {
-                Ok(()) => put(present, Area::Border(border), &tokens),
-                // Fenced: nothing of it counts.
-                Err(_) => Ok(()),
-            }
-        }
+        } if is_present(epoch) => keep_border(present, border, &tokens),
         Report::Progress {
             epoch,
             calendar,
@@ -594,21 +581,11 @@ fn take_in(
             standing,
         } if is_present(epoch) => {
             let part = part_of(present, calendar)?;
-            let status = &present.memory.statuses[part.calendar];
             if let Some(standing) = standing {
                 shared.threads().insert(part.calendar, standing.thread);
             }
             let pc = standing.map_or(WorkerStatus::BETWEEN_PERIODS, |standing| standing.pc);
-            status.pc.store(pc, WordOrdering::Relaxed);
-            // It has no thread here: any number says that it has begun.
-            status.thread.store(1, WordOrdering::Release);
-            status
-                .changes_taken
-                .store(changes_taken, WordOrdering::Release);
-            status.periods.store(periods, WordOrdering::Release);
-            if present.memory.borders().is_some() {
-                border::commit_border(&present.memory, &present.gate());
-            }
+            note_progress(present, part.calendar, pc, periods, changes_taken);
             Ok(())
         }
         Report::Ended {
@@ -633,6 +610,37 @@ fn take_in(
             Ok(())
         }
         Report::Saved { .. } | Report::Progress { .. } | Report::Recorded { .. } => Ok(()),
+    }
+}
+
+/// Keeps what a worker has saved of a border.
+fn keep_border(present: &LinkEpoch, border: u64, tokens: &SavedTokens) -> io::Result<()> {
+    let borders = present.memory.borders();
+    if !borders.is_some_and(|borders| borders.is_saved(border)) {
+        return Err(nonsense(&format!(
+            "tokens of border {border}, which is not saved"
+        )));
+    }
+    let stop = &present.memory.common.stop;
+    match border::wait_for_area(&present.memory, border, Spin::SHORT, stop) {
+        Ok(()) => put(present, Area::Border(border), tokens),
+        // Fenced: nothing of it counts.
+        Err(_) => Ok(()),
+    }
+}
+
+/// Notes how far a worker is, as a worker of this host does itself.
+fn note_progress(present: &LinkEpoch, calendar: usize, pc: u32, periods: u64, changes_taken: u64) {
+    let status = &present.memory.statuses[calendar];
+    status.pc.store(pc, WordOrdering::Relaxed);
+    // It has no thread here: any number says that it has begun.
+    status.thread.store(1, WordOrdering::Release);
+    status
+        .changes_taken
+        .store(changes_taken, WordOrdering::Release);
+    status.periods.store(periods, WordOrdering::Release);
+    if present.memory.borders().is_some() {
+        border::commit_border(&present.memory, &present.gate());
     }
 }
 
