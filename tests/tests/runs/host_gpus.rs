@@ -207,7 +207,7 @@ fn the_host_of_a_gpu_is_lost() {
     let folder = tempfile::tempdir().expect("a folder");
     let token_file = token_file(folder.path());
     let feed = Feed {
-        iterations: 120_000,
+        iterations: 200_000,
         per_s: Some(50_000.0),
         ..FEED
     };
