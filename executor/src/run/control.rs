@@ -111,7 +111,6 @@ impl CurrentEpoch {
 }
 
 /// Another program that somebody wants the run to go over to.
-#[derive(Clone)]
 pub(crate) struct RequestedSwap {
     pub modes: Arc<LoadedModes>,
     /// What agents of other hosts are to load, if there are any.

@@ -396,10 +396,7 @@ impl Session {
         #[cfg(hosts)]
         let offer = match self.hosts {
             RunHosts::One => None,
-            several => Some(
-                self.offer(to, several)
-                    .map_err(|why| SwapError::Hosts { why })?,
-            ),
+            _ => Some(self.offer(to).map_err(|why| SwapError::Hosts { why })?),
         };
         let requested = RequestedSwap {
             modes: Arc::clone(&to.modes),
@@ -421,8 +418,8 @@ impl Session {
 
     /// The bundle of a program, for the agents of other hosts.
     #[cfg(hosts)]
-    fn offer(&self, to: &Engine, hosts: RunHosts) -> Result<Arc<BundleOffer>, String> {
-        if hosts == RunHosts::Council {
+    fn offer(&self, to: &Engine) -> Result<Arc<BundleOffer>, String> {
+        if self.hosts == RunHosts::Council {
             return Err(
                 "under a council, which keeps to one program: end the run, and start the new one"
                     .to_owned(),

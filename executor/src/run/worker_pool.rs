@@ -553,8 +553,12 @@ impl WorkerPool {
         self.threads.retain(|(_, thread)| !thread.is_finished());
         self.left_behind.retain(|thread| !thread.is_finished());
 
+        // Threads are prepared with all that is known where no process listens by itself.
         #[cfg(hosts)]
-        let wiring = self.wiring(spec);
+        let wiring = match self.members.values().any(|member| member.port.is_some()) {
+            true => self.wiring(spec),
+            false => None,
+        };
         for (calendar, part) in parts.into_iter().enumerate() {
             #[cfg(hosts)]
             let part = part.map(|prepared| prepared.wired_by(wiring.as_ref()));

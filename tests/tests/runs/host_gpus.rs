@@ -1,22 +1,23 @@
 //! GPUs of several hosts: driven by threads of the agent or by processes, with rings to their own host and to others. Outputs are those
 //! of one CPU, bit for bit, also when the host of a GPU is lost and comes back. With Vulkan on the driver at hand.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
 use zbmd_backends::gpu::Device;
 use zbmd_backends::vulkan::{Injected, Injection, Site, VulkanDevice, VulkanOptions};
 use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
-use zbmd_executor::supervise::What;
 use zbmd_executor::{Engine, Isolation, RunOptions};
 use zbmd_tests::agents::AgentProcess;
-use zbmd_tests::child_run;
 use zbmd_tests::gpu;
 use zbmd_tests::harness::Test;
 use zbmd_tests::losses::{Feed, Told, live, live_with, options};
 use zbmd_tests::other_processes::workers_of;
 
-use super::hosts::{LONG_LEASE, host_options, start_agent, start_agent_at, token_file};
+use super::hosts::{
+    LONG_LEASE, host_options, lost_counts, start_agent, start_agent_at, start_agent_in, token_file,
+};
 
 pub(super) const TESTS: &[Test] = &[
     ("gpus_beside_and_across", gpus_beside_and_across),
@@ -237,11 +238,7 @@ fn the_host_of_a_gpu_is_lost() {
         told.outcome
             .as_ref()
             .unwrap_or_else(|error| panic!("{isolation:?}: {error}"));
-        let lost_counts = told.events.iter().filter_map(|event| match &event.what {
-            What::Begin { lost, .. } => Some(lost.len()),
-            _ => None,
-        });
-        let lost_counts: Vec<usize> = lost_counts.collect();
+        let lost_counts = lost_counts(&told);
         let is_back = lost_counts.contains(&2) && lost_counts.last() == Some(&0);
         assert!(
             is_back,
@@ -268,12 +265,7 @@ fn a_gpu_that_hangs() {
     let engine = engine(folder.path(), Cpus::Ordinary, pins, Losses::None);
     for (isolation, note) in [(Isolation::Threads, "threads"), (GPUS, "processes")] {
         let note = folder.path().join(note);
-        let mut command = child_run::command();
-        command
-            .args(["agent", "--listen", "127.0.0.1:0", "--token-file"])
-            .arg(&token_file)
-            .env(HANG_FILE, &note);
-        let agent = AgentProcess::spawn(command);
+        let agent = start_agent_in(&token_file, &[(HANG_FILE, note.as_os_str())]);
         let told = live(&engine, feed, with_isolation(&engine, &agent, &isolation));
         let outcome = told.outcome.as_ref();
         let outcome = outcome.unwrap_or_else(|error| panic!("{isolation:?}: {error}"));
@@ -293,13 +285,9 @@ fn a_gpu_that_is_not_there() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let mut command = child_run::command();
-    command
-        .args(["agent", "--listen", "127.0.0.1:0", "--token-file"])
-        .arg(token_file(folder.path()))
-        .env("VK_ICD_FILENAMES", "/dev/null")
-        .env("VK_DRIVER_FILES", "/dev/null");
-    let agent = AgentProcess::spawn(command);
+    let no_drivers = ["VK_ICD_FILENAMES", "VK_DRIVER_FILES"];
+    let no_drivers = no_drivers.map(|name| (name, OsStr::new("/dev/null")));
+    let agent = start_agent_in(&token_file(folder.path()), &no_drivers);
     let pins = r#""pre": "left:0", "scale": "right/vulkan:0", "sum": "left:0", "late": "left:0", "post": "left:0""#;
     let engine = engine(folder.path(), Cpus::Ordinary, pins, Losses::None);
     for isolation in [Isolation::Threads, GPUS] {

@@ -14,15 +14,16 @@ use zbmd_executor::supervise::What;
 use zbmd_executor::{Engine, Isolation, RunOptions, SetError, When};
 use zbmd_ir::Device;
 use zbmd_ir::trace::Trace;
-use zbmd_tests::agents::{AgentProcess, TWO_HOSTS};
-use zbmd_tests::child_run;
+use zbmd_tests::agents::TWO_HOSTS;
 use zbmd_tests::harness::Test;
 use zbmd_tests::losses::{Feed, live, live_with, options};
 use zbmd_tests::step_actor::{StepPorts, register};
 use zbmd_wire::error::{HandshakeError, LinkError, Refusal};
 use zbmd_wire::link_speed::LinkSpeedClient;
 
-use super::hosts::{LONG_LEASE, host_options, start_agent, start_agent_at, token_file};
+use super::hosts::{
+    LONG_LEASE, host_options, start_agent, start_agent_at, start_agent_in, token_file,
+};
 
 pub(super) const TESTS: &[Test] = &[
     ("kernels_that_never_end", kernels_that_never_end),
@@ -188,12 +189,7 @@ fn kernels_that_never_end() {
         (SPIN, PROCESSES),
     ] {
         let stall = folder.path().join("stall");
-        let mut command = child_run::command();
-        command
-            .args(["agent", "--listen", "127.0.0.1:0", "--token-file"])
-            .arg(&token_file)
-            .env(STALL_FILE, &stall);
-        let agent = AgentProcess::spawn(command);
+        let agent = start_agent_in(&token_file, &[(STALL_FILE, stall.as_os_str())]);
         let options = RunOptions {
             isolation,
             ..host_options(&engine, &agent, LONG_LEASE)

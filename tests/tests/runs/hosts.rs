@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -78,6 +79,8 @@ const MODEL: &str = r#"Model(
         pins: { "in": "left:0", "out": "left:0" },
     )"#;
 
+/// Where the system has a port for an agent.
+const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const SECRET: &str = "a token of the test";
 const FEED: Feed = Feed {
     seed: 5,
@@ -125,17 +128,36 @@ pub(super) fn start_agent(token_file: &Path) -> AgentProcess {
 
 /// Where another one was.
 pub(super) fn start_agent_at(token_file: &Path, address: SocketAddr) -> AgentProcess {
-    let mut command = child_run::command();
-    command.args(["agent", "--listen", &address.to_string(), "--token-file"]);
-    command.arg(token_file);
-    AgentProcess::spawn(command)
+    AgentProcess::spawn(agent_command(token_file, address))
 }
 
 pub(super) fn start_agent_with(token_file: &Path, more: &[&OsStr]) -> AgentProcess {
-    let mut command = child_run::command();
-    command.args(["agent", "--listen", "127.0.0.1:0", "--token-file"]);
-    command.arg(token_file).args(more);
+    let mut command = agent_command(token_file, ANYWHERE);
+    command.args(more);
     AgentProcess::spawn(command)
+}
+
+/// An agent in whose environment these variables are set.
+pub(super) fn start_agent_in(token_file: &Path, variables: &[(&str, &OsStr)]) -> AgentProcess {
+    let mut command = agent_command(token_file, ANYWHERE);
+    command.envs(variables.iter().copied());
+    AgentProcess::spawn(command)
+}
+
+fn agent_command(token_file: &Path, address: SocketAddr) -> Command {
+    let mut command = child_run::command();
+    command.args(["agent", "--listen", &address.to_string(), "--token-file"]);
+    command.arg(token_file);
+    command
+}
+
+/// How many devices were lost in each epoch.
+pub(super) fn lost_counts(told: &Told) -> Vec<usize> {
+    let counts = told.events.iter().filter_map(|event| match &event.what {
+        What::Begin { lost, .. } => Some(lost.len()),
+        _ => None,
+    });
+    counts.collect()
 }
 
 pub(super) fn token_file(folder: &Path) -> PathBuf {
@@ -464,11 +486,7 @@ fn a_host_that_comes_back() {
             wait_for_end();
         });
         check_loss(&told, &expected, "lost and back");
-        let lost_counts = told.events.iter().filter_map(|event| match &event.what {
-            What::Begin { lost, .. } => Some(lost.len()),
-            _ => None,
-        });
-        let lost_counts: Vec<usize> = lost_counts.collect();
+        let lost_counts = lost_counts(&told);
         let first_loss = lost_counts.iter().position(|lost| *lost == 2);
         let returned = first_loss.map(|first| lost_counts[first..].contains(&0));
         assert_eq!(returned, Some(true), "{lost_counts:?}");

@@ -116,6 +116,8 @@ impl BundleParts {
 pub(crate) struct RunBundle {
     image: Image,
     parts: BundleParts,
+    /// Of its parts; each epoch begins with it.
+    number: u64,
 }
 
 impl RunBundle {
@@ -126,7 +128,12 @@ impl RunBundle {
     pub(crate) fn of(modes: &LoadedModes) -> io::Result<Self> {
         let image = zbmd_ir::bundle::image_of_modes(modes.verified())?;
         let parts = BundleParts::of(image.file())?;
-        Ok(Self { image, parts })
+        let number = parts.number();
+        Ok(Self {
+            image,
+            parts,
+            number,
+        })
     }
 
     pub(super) fn parts(&self) -> &BundleParts {
@@ -134,7 +141,7 @@ impl RunBundle {
     }
 
     pub(super) fn number(&self) -> u64 {
-        self.parts.number()
+        self.number
     }
 
     /// Sends the parts from one on.
@@ -147,16 +154,8 @@ impl RunBundle {
 
     /// All of it, to be passed on.
     pub(super) fn hold(&self) -> Arc<HeldBundle> {
-        Arc::new(HeldBundle {
-            parts: self.parts.clone(),
-            file: self.image.share_file(),
-            is_on_disk: false,
-            progress: Mutex::new(HeldParts {
-                count: self.parts.count(),
-                is_given_up: false,
-            }),
-            changed: Condvar::new(),
-        })
+        let (parts, count) = (self.parts.clone(), self.parts.count());
+        HeldBundle::with_first(parts, self.image.share_file(), count, false)
     }
 }
 
@@ -204,16 +203,22 @@ impl HeldBundle {
                 (File::from(file), 0)
             }
         };
-        Ok(Arc::new(Self {
+        let is_on_disk = folder.is_some();
+        Ok(Self::with_first(parts, Arc::new(file), count, is_on_disk))
+    }
+
+    /// With so many of the first parts in the file.
+    fn with_first(parts: BundleParts, file: Arc<File>, count: u64, is_on_disk: bool) -> Arc<Self> {
+        Arc::new(Self {
             parts,
-            file: Arc::new(file),
-            is_on_disk: folder.is_some(),
+            file,
+            is_on_disk,
             progress: Mutex::new(HeldParts {
                 count,
                 is_given_up: false,
             }),
             changed: Condvar::new(),
-        }))
+        })
     }
 
     fn progress(&self) -> MutexGuard<'_, HeldParts> {

@@ -502,6 +502,7 @@ fn hear(shared: &Shared, events: &EventSender<WorkerEvent>) -> io::Error {
             Ok(report) => report,
             Err(error) => return error,
         };
+
         let taken_in = match report {
             Report::Ready { worker, port } => shared.check_worker(worker).map(|()| {
                 events.send(WorkerEvent::Ready {

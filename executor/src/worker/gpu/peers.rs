@@ -405,6 +405,7 @@ impl Peers for PeersDuringCall<'_> {
             }
             return self.peers.over_wire(published);
         }
+
         let is_published = {
             let GpuPeers { epoch, ends, .. } = &mut *self.peers;
             epoch.rings[ring_index].has_published(tokens, &mut ends[ring_index].peer)
@@ -434,6 +435,7 @@ impl Peers for PeersDuringCall<'_> {
             let waited = self.while_waiting(|_| wired::wait_released(wired, blocks));
             return self.peers.over_wire(waited);
         }
+
         self.while_waiting(|peers| {
             let GpuPeers {
                 epoch, ends, spin, ..
