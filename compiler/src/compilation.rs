@@ -48,7 +48,7 @@ use crate::replicate::Replication;
 use crate::reports::{Reported, Reports};
 use crate::rounding::{self, Rounding, RoundingPlans};
 use crate::target::Target;
-use crate::tiers::FetchedWeights;
+use crate::tiers::{FetchedWeights, WeightSources};
 use crate::values::Files;
 use crate::variants::VariantRequest;
 use crate::{deadlines, in_place, refusals, sample_rates, sequences, tiers};
@@ -389,7 +389,14 @@ impl<'a> Compilation<'a> {
         planned: &mut PlannedGraph,
         target: &Target,
     ) -> Result<Vec<FetchedWeights>, Reported> {
-        let fetched = tiers::fetch_weights(&planned.graph, &target.machine, &mut planned.plans);
+        let sources = WeightSources {
+            registry: &self.registry,
+            graph: &planned.graph,
+            blobs: &self.files.blobs,
+            machine: &target.machine,
+            capabilities: &target.capabilities,
+        };
+        let fetched = tiers::fetch_weights(&sources, &mut planned.plans);
         let fetched = fetched.map_err(|refusal| self.reports.refuse(refusal))?;
 
         // Deadlines were kept by plans without fetches.

@@ -366,10 +366,10 @@ group! { DEVICE, "Device", "A device.", r#"Machine(devices: [
     "flops": "\"8G\"", FLOPS, Means("a usual core's"), "Arithmetic at its peak, for the roofline.";
     "bandwidth": "\"10GB/s\"", SPEED, Means("a usual core's"), "Memory traffic at its peak, for the roofline.";
     "programmatic": "false", FLAG, Is("false"), "Of CUDA devices: kernels are launched before those that they wait for have ended. `zbmdc calibrate` writes it where it pays.";
-    "tier": "Tier(bandwidth: \"2GB/s\")", TIERS, Means("all weights are in memory, and not counted"), "Where a CPU device fetches weights from that do not fit its `memory`.";
+    "tier": "Tier(bandwidth: \"2GB/s\")", TIERS, Means("all weights are in memory, and not counted"), "Where a device fetches weights from that do not fit its `memory`: a CPU from the bundle's file, a GPU from its host's memory.";
 }
 
-group! { TIER, "Tier", "Slower memory of a CPU device: the file of the bundle.", r#"Machine(devices: [
+group! { TIER, "Tier", "Slower memory of a device: for a CPU the file of the bundle, for a GPU memory of its host.", r#"Machine(devices: [
     Device(name: "cpu:0", backend: cpu, tier: Tier(memory: "64GiB", bandwidth: "2GB/s")),
 ])"#:
     "memory": "\"64GiB\"", SIZE, Means("no limit"), "What may be fetched from it in all.";

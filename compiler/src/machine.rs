@@ -374,18 +374,6 @@ fn read_device(
         sink.push(Diagnostic::new(Code::E0507, message).primary(node.span, "should be left out"));
     }
 
-    if let Some(node) = tier_node.filter(|_| !kind.is_cpu()) {
-        let message = format!(
-            "only CPU devices fetch weights from a tier, and `{}` is of `{kind}`",
-            name.value
-        );
-        sink.push(
-            Diagnostic::new(Code::E0507, message)
-                .primary(node.span, "should be left out")
-                .help("a GPU's weights must fit its memory: place some of its actors on other devices"),
-        );
-    }
-
     let device = Device {
         backend: kind,
         cores,
@@ -749,10 +737,6 @@ mod tests {
             (
                 "Machine(devices: [(name: \"a\", backend: cpu, programmatic: true)])",
                 "E0507 `programmatic` is for CUDA devices, and `a` is of `cpu`",
-            ),
-            (
-                "Machine(devices: [(name: \"a\", backend: cuda, tier: (bandwidth: \"2GB/s\"))])",
-                "E0507 only CPU devices fetch weights from a tier, and `a` is of `cuda`",
             ),
             (
                 "Machine(devices: [(name: \"a\", backend: cpu, tier: (memory: \"1GiB\"))])",

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use bytes::Bytes;
+use zbmd_backends::kernels::LowerKernels;
+use zbmd_backends::op::{GpuCapabilities, Registry};
 use zbmd_ir::text::{bytes, duration};
-use zbmd_ir::{Graph, Machine, Plan, has_live};
+use zbmd_ir::{ActorId, BlobId, Graph, Machine, Plan, TiSlice, has_live};
 use zbmd_scheduler::tiers::{self, TierError, TierUse, WeightSizes};
 
 use crate::codes::Code;
@@ -42,22 +45,31 @@ impl fmt::Display for FetchedWeights {
     }
 }
 
+/// What decides which weights may be fetched.
+pub(crate) struct WeightSources<'a> {
+    pub(crate) registry: &'a Registry,
+    pub(crate) graph: &'a Graph,
+    pub(crate) blobs: &'a TiSlice<BlobId, Bytes>,
+    pub(crate) machine: &'a Machine,
+    pub(crate) capabilities: &'a GpuCapabilities,
+}
+
 /// Lets the plans fetch what does not fit; what is fetched in the first of them.
 ///
 /// # Errors
 /// What cannot be fetched either.
 pub(crate) fn fetch_weights(
-    graph: &Graph,
-    machine: &Machine,
+    sources: &WeightSources<'_>,
     plans: &mut [Plan],
 ) -> Result<Vec<FetchedWeights>, Diagnostic> {
+    let machine = sources.machine;
     if machine.tiers.is_empty() {
         return Ok(Vec::new());
     }
-    let sizes = weight_sizes(graph);
     let mut fetched = Vec::new();
     for (index, plan) in plans.iter_mut().enumerate() {
         let name = plan.name.clone();
+        let sizes = sources.sizes_in(plan);
         let uses = tiers::fetch_weights(machine, &sizes, plan);
         let uses = uses.map_err(|error| refuse(&error, machine, &name))?;
         if index == 0 {
@@ -96,21 +108,47 @@ pub(crate) fn has_room(graph: &Graph, machine: &Machine, plan: &Plan) -> bool {
     has_room
 }
 
-fn weight_sizes(graph: &Graph) -> WeightSizes {
-    let mut sizes = WeightSizes::default();
-    for actor in &graph.actors {
-        let packed = actor.packed_weights().filter(|_| !has_live(actor));
-        let packed_bytes = packed.map_or(0, |(_, token)| token.bytes());
-        let mut all_bytes = 0u64;
-        for value in actor.params.values() {
-            visit_tensors(value, &mut |_, tensor| {
-                all_bytes = all_bytes.saturating_add(tensor.bytes());
-            });
+impl WeightSources<'_> {
+    /// The bytes of all actors' constants, each on its device in a plan.
+    fn sizes_in(&self, plan: &Plan) -> WeightSizes {
+        let mut sizes = WeightSizes::default();
+        for (id, actor) in self.graph.actors.iter_enumerated() {
+            let fetchable_bytes = self.fetchable_bytes(plan, id);
+            let mut all_bytes = 0u64;
+            for value in actor.params.values() {
+                visit_tensors(value, &mut |_, tensor| {
+                    all_bytes = all_bytes.saturating_add(tensor.bytes());
+                });
+            }
+            sizes.fetchable.push(fetchable_bytes);
+            sizes.other.push(all_bytes.saturating_sub(fetchable_bytes));
         }
-        sizes.packed.push(packed_bytes);
-        sizes.other.push(all_bytes.saturating_sub(packed_bytes));
+        sizes
     }
-    sizes
+
+    /// Bytes that the device of an actor may fetch for it; 0 if it may not.
+    fn fetchable_bytes(&self, plan: &Plan, id: ActorId) -> u64 {
+        let actor = &self.graph.actors[id];
+        let device = plan.placement[id];
+        let described = &self.machine.devices[device];
+        let weights = actor.fetchable_weights(&described.backend);
+        let Some((blob, token)) =
+            weights.filter(|_| self.machine.tiers.contains_key(&device) && !has_live(actor))
+        else {
+            return 0;
+        };
+
+        // Kernels of GPUs that rearrange their weights have no use for those of the model.
+        let is_read_as_stored = !described.backend.is_gpu() || {
+            let capabilities = self.capabilities.of(described);
+            let variant = plan.variant(id);
+            let kernels = self
+                .registry
+                .lower_kernels(actor, self.blobs, capabilities, variant);
+            kernels.is_ok_and(|kernels| kernels.constant_like(&self.blobs[blob]).is_some())
+        };
+        if is_read_as_stored { token.bytes() } else { 0 }
+    }
 }
 
 fn describe(used: &TierUse, machine: &Machine) -> FetchedWeights {

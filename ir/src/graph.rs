@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ActorId, BlobId, ChannelId, Gate, LiveParameter, TiVec, TokenType};
+use crate::{ActorId, BlobId, ChannelId, DeviceKind, Gate, LiveParameter, TiVec, TokenType};
 
 /// A parameter of an op, already resolved to a constant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -165,7 +165,21 @@ impl Actor {
     /// `[tensor, shape]`.
     pub const PACKED: &str = "packed";
 
-    /// The operand that is packed for CPU kernels, if there is one: what a device may fetch from its [`crate::Tier`].
+    /// The weights that a device of a kind may fetch from its [`crate::Tier`], if there are any: on a CPU what is packed for
+    /// its kernels, on a GPU the largest tensor among the parameters, which its kernels read in the model's order.
+    pub fn fetchable_weights(&self, kind: &DeviceKind) -> Option<(BlobId, &TokenType)> {
+        if kind.is_cpu() {
+            return self.packed_weights();
+        }
+        let tensors = self.params.values().filter_map(|value| match value {
+            Value::Tensor(blob, token) => Some((*blob, token)),
+            _ => None,
+        });
+        let largest = tensors.max_by_key(|(_, token)| token.bytes());
+        largest.filter(|(_, token)| kind.is_gpu() && token.bytes() > 0)
+    }
+
+    /// The operand that is packed for CPU kernels, if there is one.
     pub fn packed_weights(&self) -> Option<(BlobId, &TokenType)> {
         let Some(Value::Map(operands)) = self.params.get(Self::PACKED) else {
             return None;

@@ -56,7 +56,8 @@ pub struct Host {
     pub devices: Vec<DeviceId>,
 }
 
-/// Slower memory of a device: for a CPU device the file of its bundle, which weights are read from.
+/// Slower memory of a device, which weights are fetched from: for a CPU device the file of its bundle, for a GPU memory of its
+/// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tier {
     /// Bytes of weights that it may hold.

@@ -1,5 +1,7 @@
 //! Weights that do not fit a device: which of them it fetches from its tier in every period, where to and when.
 //!
+//! A CPU device reads a file by a thread beside its lane; a GPU copies from memory of its host, beside its kernels.
+//!
 //! Works on finished plans, and leaves all buffers and the order of what was there alone. The weights that are fetched
 //! share one region behind the arena's buffers, in the order of their use: one after the other, and from the start again
 //! where the region ends. So a fetch begins as soon as its place is free, as far ahead as the region is long, also over
@@ -19,11 +21,11 @@ use crate::assemble::latency_ns;
 /// Actors beyond which not every choice of what stays in memory is timed.
 const MAX_TIMED_CHOICES: usize = 128;
 
-/// Bytes of the constants of each actor.
+/// Bytes of the constants of each actor, on the device where a plan has placed it.
 #[derive(Clone, Debug, Default)]
 pub struct WeightSizes {
     /// Those that may be fetched.
-    pub packed: TiVec<ActorId, u64>,
+    pub fetchable: TiVec<ActorId, u64>,
     /// Those that are in memory all the time.
     pub other: TiVec<ActorId, u64>,
 }
@@ -135,7 +137,7 @@ fn fetch_on_device(
 ) -> Result<Option<TierUse>, TierError> {
     let calendar = &plan.calendars[index];
     let device = calendar.device;
-    let uses = find_uses(calendar, &sizes.packed);
+    let uses = find_uses(calendar, &sizes.fetchable);
     let weight_bytes: u64 = uses.iter().map(|used| used.aligned_bytes()).sum();
 
     let placed = plan.placement.iter_enumerated();
@@ -160,7 +162,7 @@ fn fetch_on_device(
         plan,
         index,
         uses: &uses,
-        packed_bytes: &sizes.packed,
+        fetchable_bytes: &sizes.fetchable,
         free_bytes: limit_bytes.saturating_sub(fixed_bytes),
     };
     let Some(best) = choice.best() else {
@@ -191,7 +193,7 @@ fn fetch_on_device(
 }
 
 /// The weights that a lane uses, in the order of their first use.
-fn find_uses(calendar: &Calendar, packed_bytes: &TiVec<ActorId, u64>) -> Vec<WeightUse> {
+fn find_uses(calendar: &Calendar, fetchable_bytes: &TiVec<ActorId, u64>) -> Vec<WeightUse> {
     let mut uses: Vec<WeightUse> = Vec::new();
     let mut number_of: BTreeMap<ActorId, usize> = BTreeMap::new();
     let entries = calendar.lanes.iter().flat_map(|lane| &lane.entries);
@@ -200,7 +202,7 @@ fn find_uses(calendar: &Calendar, packed_bytes: &TiVec<ActorId, u64>) -> Vec<Wei
             let Action::Fire { actor, .. } = visit.slot.action else {
                 return;
             };
-            if packed_bytes[actor] == 0 {
+            if fetchable_bytes[actor] == 0 {
                 return;
             }
             let number = *number_of.entry(actor).or_insert(uses.len());
@@ -211,7 +213,7 @@ fn find_uses(calendar: &Calendar, packed_bytes: &TiVec<ActorId, u64>) -> Vec<Wei
                     stage: visit.slot.stage,
                     first: position,
                     last: position,
-                    bytes: packed_bytes[actor],
+                    bytes: fetchable_bytes[actor],
                 }),
             }
         });
@@ -239,7 +241,7 @@ struct Choice<'a> {
     plan: &'a Plan,
     index: usize,
     uses: &'a [WeightUse],
-    packed_bytes: &'a TiVec<ActorId, u64>,
+    fetchable_bytes: &'a TiVec<ActorId, u64>,
     /// Bytes for weights, in memory and fetched.
     free_bytes: u64,
 }
@@ -322,7 +324,7 @@ impl Choice<'_> {
         let transfer_ns: u64 = transfers.sum();
         let device_name = self.machine.devices[calendar.device].name.clone();
 
-        times::set_times(self.machine, &mut plan, self.packed_bytes);
+        times::set_times(self.machine, &mut plan, self.fetchable_bytes);
         plan.latency_ns = latency_ns(&plan.calendars, plan.period_ns);
         if transfer_ns > self.plan.period_ns {
             plan.bound_by = format!("the tier of {device_name}");

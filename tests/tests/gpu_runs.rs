@@ -28,7 +28,7 @@ mod linux {
     use zbmd_executor::supervise::What;
     use zbmd_executor::{Engine, EngineError, Isolation, RunError, RunOptions};
     use zbmd_ir::verify::{Verified, verify};
-    use zbmd_ir::{DType, DeviceId, Machine, PlanId, Program};
+    use zbmd_ir::{DType, DeviceId, Machine, PlanId, Program, Tier};
     use zbmd_scheduler::{Block, ScheduleOptions};
     use zbmd_tests::actors::registry;
     use zbmd_tests::data;
@@ -36,6 +36,7 @@ mod linux {
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{self, Feed, HARDY, Told, live, live_seen, options, supervised};
     use zbmd_tests::run::{Streams, compile, drive, graph_file, interpret_program};
+    use zbmd_tests::tiers::{Layers, TIER_BYTES_PER_S};
 
     const GPU: DeviceId = DeviceId(1);
     const PROCESSES: Isolation = Isolation::Processes { program: None };
@@ -756,6 +757,120 @@ mod linux {
         assert_eq!(told.sinks, plain(feed).sinks);
     }
 
+    /// Layers on some devices by turns. Their memory has room for all weights of the model, or for a part of those that are
+    /// there: with a `factor` of 2, a half.
+    fn layered(layers: &Layers, homes: &[DeviceId], factor: Option<u64>) -> Verified<Program> {
+        let mut machine = machine();
+        let weight_bytes = layers.weight_bytes() / homes.len() as u64;
+        for home in homes {
+            let Some(factor) = factor else { break };
+            machine.devices[*home].memory_bytes = weight_bytes / factor;
+            let tier = Tier {
+                memory_bytes: 1 << 30,
+                bytes_per_s: TIER_BYTES_PER_S,
+            };
+            machine.tiers.insert(*home, tier);
+        }
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let pins = (0..layers.count).map(|layer| {
+            let home = &machine.devices[homes[layer % homes.len()]];
+            format!("\"l{layer}\": \"{}\"", home.name)
+        });
+        let pins: Vec<String> = pins.collect();
+        let pinned = format!("pins: {{ {} }}, sinks:", pins.join(", "));
+        let model = layers.write(folder.path()).replacen("sinks:", &pinned, 1);
+        let compiled =
+            zbmd_tests::tiers::compile(&model, folder.path(), machine, Losses::None, &registry());
+        let compiled = compiled.unwrap_or_else(|d| panic!("{layers:?}, {factor:?}: {d}"));
+        let expected = if factor.is_some() { homes.len() } else { 0 };
+        assert_eq!(compiled.fetched.len(), expected, "{:?}", compiled.fetched);
+        for fetched in &compiled.fetched {
+            assert_eq!(fetched.weight_bytes, weight_bytes, "{fetched}");
+            let kept_bytes = weight_bytes / factor.unwrap_or(1);
+            assert!(
+                fetched.fetched_bytes >= weight_bytes - kept_bytes,
+                "{fetched}"
+            );
+            assert!(fetched.period_ns >= fetched.transfer_ns, "{fetched}");
+        }
+        compiled.program
+    }
+
+    /// Weights that do not fit the GPU are copied there in every period, also beside a CPU that reads its own from a file,
+    /// with the bits of devices that hold them all. Constants have banks of their own or share one.
+    fn fetched() {
+        let both = [DeviceId(0), GPU];
+        for (rows, width, homes) in [(1, 128, &[GPU][..]), (2, 64, &[GPU]), (1, 128, &both)] {
+            let layers = Layers {
+                rows,
+                width,
+                count: 16,
+                quantised: false,
+            };
+            let feed = Feed {
+                seed: 3,
+                iterations: share(100),
+                per_s: None,
+            };
+            let whole = layered(&layers, homes, None);
+            let engine = Engine::new(whole, &registry()).expect("an engine");
+            let whole = live(&engine, feed, options(Isolation::Threads));
+            whole.outcome.expect("an undisturbed run ends well");
+
+            for factor in [2, 3] {
+                let program = layered(&layers, homes, Some(factor));
+                let engine = Engine::new(program, &registry()).expect("an engine");
+                for isolation in [Isolation::Threads, GPUS] {
+                    let told = live(&engine, feed, options(isolation.clone()));
+                    let outcome = told.outcome.expect("an undisturbed run ends well");
+                    let workers = &outcome.report.plans[0].workers;
+                    assert!(workers.iter().all(|w| w.notes.is_empty()), "{workers:?}");
+                    assert_eq!(told.sinks, whole.sinks, "{layers:?}, {isolation:?}");
+                }
+            }
+        }
+    }
+
+    /// The GPU's process is killed again and again while it fetches.
+    fn fetched_and_killed() {
+        let layers = Layers {
+            rows: 1,
+            width: 128,
+            count: 6,
+            quantised: false,
+        };
+        let faults = "Inject(kinds: [kill], every: (\"300ms\", \"600ms\"), count: 3, seed: 9)";
+        let mut feed = Feed {
+            seed: 4,
+            iterations: share(1_000),
+            per_s: Some(share(500) as f64),
+        };
+        for _ in 0..4 {
+            let engine =
+                Engine::new(layered(&layers, &[GPU], None), &registry()).expect("an engine");
+            let unpaced = Feed {
+                per_s: None,
+                ..feed
+            };
+            let whole = live(&engine, unpaced, options(Isolation::Threads));
+            whole.outcome.expect("an undisturbed run ends well");
+
+            let program = layered(&layers, &[GPU], Some(2));
+            let engine = Engine::new(program, &registry()).expect("an engine");
+            let mut options = options(GPUS);
+            options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
+            let told = live(&engine, feed, options);
+            let outcome = told.outcome.expect("it goes on");
+            assert_eq!(told.sinks, whole.sinks, "other bits after {faults}");
+            if outcome.report.recoveries > 0 {
+                return;
+            }
+            feed.iterations *= 2;
+        }
+        panic!("the GPU was never lost");
+    }
+
     /// Runs a test with a GPU of CUDA's.
     fn with_cuda(test: fn()) {
         CUDA.store(true, Ordering::Relaxed);
@@ -785,11 +900,13 @@ mod linux {
         if !on_gpu {
             set(DRIVER, Some("software".to_owned()));
         }
-        let cuda: [Test; 14] = [
+        let cuda: [Test; 16] = [
             ("cuda models", || with_cuda(models)),
             ("cuda exchanges", || with_cuda(exchanges)),
             ("cuda anywhere", || with_cuda(anywhere)),
             ("cuda killed", || with_cuda(killed)),
+            ("cuda fetched", || with_cuda(fetched)),
+            ("cuda fetched and killed", || with_cuda(fetched_and_killed)),
             ("cuda approximate", || with_cuda(approximate)),
             ("cuda stopped", || with_cuda(stopped)),
             ("cuda corrupted", || with_cuda(corrupted)),
@@ -805,8 +922,8 @@ mod linux {
                 lacking("registration", anywhere)
             }),
         ];
-        harness::run_apart(&cuda[..if on_gpu { 10 } else { 14 }], || true);
-        let tests: [Test; 13] = [
+        harness::run_apart(&cuda[..if on_gpu { 12 } else { 16 }], || true);
+        let tests: [Test; 15] = [
             ("vulkan models", models),
             ("vulkan exchanges", exchanges),
             ("vulkan tensors", tensors),
@@ -814,6 +931,8 @@ mod linux {
             ("vulkan anywhere", anywhere),
             ("vulkan kept", kept),
             ("vulkan killed", killed),
+            ("vulkan fetched", fetched),
+            ("vulkan fetched and killed", fetched_and_killed),
             ("vulkan approximate", approximate),
             ("vulkan stopped", stopped),
             ("vulkan corrupted", corrupted),

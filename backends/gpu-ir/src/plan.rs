@@ -194,6 +194,15 @@ impl KernelPlan {
         self
     }
 
+    /// The number of the constant table with these bytes, if its kernels read them as they are.
+    pub fn constant_like(&self, bytes: &Bytes) -> Option<usize> {
+        let is_like = |table: &Bytes| {
+            let is_same_memory = table.as_ptr() == bytes.as_ptr() && table.len() == bytes.len();
+            is_same_memory || table == bytes
+        };
+        self.consts.iter().position(is_like)
+    }
+
     /// With scratch memory.
     pub fn scratch(mut self, bytes: u64) -> Self {
         self.scratch_bytes = bytes;

@@ -136,7 +136,6 @@ impl SlotExpansion {
             Action::Recv { ring, first, count } => {
                 *first = self.advance_cursor(CursorKey::Recv(*ring), *count);
             }
-            // The verifier lets only CPUs fetch weights.
             Action::Release { .. }
             | Action::Carry { .. }
             | Action::Fetch { .. }

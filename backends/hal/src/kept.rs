@@ -1,4 +1,9 @@
-//! Constants that a device keeps from one calendar to the next: weights are uploaded once in the life of the process.
+//! Constants that a device keeps from one calendar to the next: weights are uploaded once in the life of the process. Those
+//! that calendars fetch are kept in memory of the host, which the device copies from.
+#![expect(
+    unsafe_code,
+    reason = "copies constants to memory that the device sees"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,23 +21,33 @@ const OWN_BANK_BYTES: u64 = 64 << 10;
 /// Bytes that are uploaded together, unless a single constant is larger: the upload takes as much memory on the host.
 const MAX_UPLOAD_BYTES: u64 = 64 << 20;
 
-/// Constants on a device, by their content; nothing at first.
-pub struct Kept<Q: Backend>(BTreeMap<u128, Arc<Q::Bank>>);
+/// Constants for a device, by their content; nothing at first.
+pub struct Kept<Q: Backend> {
+    on_device: KeptBanks<Q>,
+    on_host: KeptBanks<Q>,
+}
+
+type KeptBanks<Q> = BTreeMap<u128, Arc<<Q as Backend>::Bank>>;
 
 impl<Q: Backend> Default for Kept<Q> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self {
+            on_device: BTreeMap::new(),
+            on_host: BTreeMap::new(),
+        }
     }
 }
 
 impl<Q: Backend> std::fmt::Debug for Kept<Q> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Kept({} banks)", self.0.len())
+        let banks = self.on_device.len() + self.on_host.len();
+        write!(f, "Kept({banks} banks)")
     }
 }
 
-/// The constants of a calendar: which share a bank, and where.
+/// The constants of a calendar in memory of one kind: which share a bank, and where.
 pub(super) struct ConstantLayout {
+    kind: MemoryKind,
     max_bank_bytes: u64,
     groups: Vec<BankGroup>,
     /// The group that small ones go to.
@@ -75,8 +90,9 @@ pub(super) struct UploadedConstants {
 
 impl ConstantLayout {
     /// For banks of at most `max_bank_bytes` bytes.
-    pub(super) fn new(max_bank_bytes: u64) -> Self {
+    pub(super) fn new(max_bank_bytes: u64, kind: MemoryKind) -> Self {
         Self {
+            kind,
             max_bank_bytes,
             groups: Vec::new(),
             shared: None,
@@ -106,7 +122,7 @@ impl ConstantLayout {
         BankRange::new(group_index as u32, offset, len)
     }
 
-    /// Brings them to the device. What was kept and is not among them is freed before.
+    /// Brings them to their memory. What was kept and is not among them is freed before.
     pub(super) fn upload<Q: Queue>(
         &self,
         queue: &mut Q,
@@ -114,18 +130,22 @@ impl ConstantLayout {
         patience_ns: u64,
     ) -> Result<UploadedConstants, Q::Fault> {
         let keys: Vec<u128> = self.groups.iter().map(BankGroup::content_key).collect();
-        kept.0.retain(|key, _| keys.contains(key));
+        let kept_banks = match self.kind {
+            MemoryKind::Device => &mut kept.on_device,
+            MemoryKind::Host => &mut kept.on_host,
+        };
+        kept_banks.retain(|key, _| keys.contains(key));
 
         let mut banks = Vec::with_capacity(self.groups.len());
         let mut new_banks = Vec::new();
         let mut uploads: Vec<(BankRange, &[u8])> = Vec::new();
         let mut uploaded_bytes = 0;
         for (group, &key) in self.groups.iter().zip(&keys) {
-            if let Some(bank) = kept.0.get(&key) {
+            if let Some(bank) = kept_banks.get(&key) {
                 banks.push(queue.adopt_bank(Arc::clone(bank)));
                 continue;
             }
-            let bank = queue.allocate_bank(group.bytes, MemoryKind::Device)?;
+            let bank = queue.allocate_bank(group.bytes, self.kind)?;
             banks.push(bank);
             new_banks.push((key, bank));
             for (offset, bytes) in group.parts.iter().filter(|(_, bytes)| !bytes.is_empty()) {
@@ -134,16 +154,28 @@ impl ConstantLayout {
             }
             uploaded_bytes += group.bytes;
         }
-        upload_in_batches(queue, &uploads, patience_ns)?;
+        match self.kind {
+            MemoryKind::Device => upload_in_batches(queue, &uploads, patience_ns)?,
+            MemoryKind::Host => copy_on_host(queue, &uploads),
+        }
 
         // Only now: a bank that is found later has all of its bytes.
         for (key, bank) in new_banks {
-            kept.0.insert(key, queue.bank(bank));
+            kept_banks.insert(key, queue.bank(bank));
         }
         Ok(UploadedConstants {
             banks,
             bytes: uploaded_bytes,
         })
+    }
+}
+
+/// Copies parts to banks of the host's.
+fn copy_on_host<Q: Queue>(queue: &Q, parts: &[(BankRange, &[u8])]) {
+    for (to, bytes) in parts {
+        let target = queue.host_pointer(to.bank, to.start, bytes.len());
+        // SAFETY: `host_pointer` has checked the range against the bank, which no command uses yet.
+        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 }
 
@@ -179,7 +211,7 @@ mod tests {
             Bytes::from(vec![1; 300]),
             Bytes::from(vec![2; OWN_BANK_BYTES as usize]),
         );
-        let mut constants = ConstantLayout::new(OWN_BANK_BYTES + 1000);
+        let mut constants = ConstantLayout::new(OWN_BANK_BYTES + 1000, MemoryKind::Device);
         let put = [&small, &large, &small, &large].map(|bytes| constants.add_constant(bytes));
         let places = put.map(|range| (range.bank, range.start, range.len()));
         assert_eq!(
@@ -198,7 +230,7 @@ mod tests {
             .map(BankGroup::content_key)
             .collect();
         assert!(keys[1] == keys[2] && keys[0] != keys[1]);
-        let mut full = ConstantLayout::new(512);
+        let mut full = ConstantLayout::new(512, MemoryKind::Device);
         assert_eq!(
             [&small, &small].map(|bytes| full.add_constant(bytes).bank),
             [0, 1]

@@ -41,7 +41,9 @@
 //! write into is on the host ([`HostRegion`]); its tokens are copied from there to the same offsets of the device's.
 //! Heads of places belong to the device alone: nothing but tokens is exchanged.
 //!
-//! Constants, weights above all, stay on the device from one calendar to the next (see [`Kept`]).
+//! Constants, weights above all, stay on the device from one calendar to the next (see [`Kept`]). Weights that the plan
+//! fetches are in memory of the host instead, and each period's commands copy them to the arena, before the kernels that
+//! read them and after those that read what was there before (`fetch`).
 //!
 //! # Borders
 //!
@@ -57,6 +59,7 @@ mod device;
 mod exchange;
 mod expand;
 mod fault;
+mod fetch;
 mod gates;
 mod kept;
 mod layout;
@@ -722,7 +725,7 @@ impl<Q: Queue> Replay<Q> {
         let ready = &self.segments[segment];
         let active: Vec<&Command> = ready.parts[part].commands(is_closed)[phase]
             .iter()
-            .filter(|(stage, _)| when.block_of_stage(*stage).is_some())
+            .filter(|(stage, _)| stage.is_none_or(|stage| when.block_of_stage(stage).is_some()))
             .map(|(_, command)| command)
             .collect();
         if active.is_empty() {

@@ -59,9 +59,9 @@ fn is_merge_safe(
         PlanId(0),
         &merged_plan,
     );
-    // On the device everything keeps its place, so errors of order, memory and times are expected here. With any other
-    // error, or too many, the answer may be missing.
-    let ignored_codes = ["V05", "V06", "V09"];
+    // On the device everything keeps its place, so errors of order, memory and times (of fetches as well) are expected
+    // here. With any other error, or too many, the answer may be missing.
+    let ignored_codes = ["V05", "V06", "V09", "V1209"];
     checked.err().is_none_or(|errors| {
         errors.len() < MAX_ERRORS
             && errors.iter().all(|error| {

@@ -14,6 +14,7 @@ use zbmd_ir::{
 use super::device::ReplayRequest;
 use super::exchange::{DeviceExchange, ImportedMemory, RingCounters};
 use super::expand;
+use super::fetch::FetchedWeights;
 use super::gates::Gates;
 use super::kept::{ConstantLayout, Kept};
 use super::layout::{OffsetRange, RegionLayout};
@@ -22,8 +23,8 @@ use super::queue::{BankRange, Command, CommandList, MemoryKind, Queue, StepBinde
 use super::segment::{ReadySegment, RingInfo};
 use super::state::ChannelHead;
 use super::{
-    DEPTH, Exchange, HostRegion, PATIENCE_NS, Replay, ReplayError, Summary, Transport, buffer_name,
-    merge,
+    DEPTH, Exchange, HostRegion, PATIENCE_NS, Replay, ReplayError, Summary, Transport, actor_name,
+    buffer_name, merge,
 };
 use zbmd_gpu_ir::lang::Kernel;
 use zbmd_gpu_ir::{KernelPlan, LowerKernels};
@@ -51,6 +52,7 @@ struct Preparation<'a, Q> {
     rings: Vec<RingInfo>,
     ring_numbers: BTreeMap<RingId, u32>,
     actors: BTreeMap<ActorId, ReadyActor>,
+    fetched: FetchedWeights,
     arena: RegionLayout,
     exchange: RegionLayout,
     /// The bank between the two halves of a carry whose source and target overlap.
@@ -212,6 +214,7 @@ fn least_common_multiple(left: u64, right: u64) -> Option<u64> {
 impl<'a, Q: Queue> Preparation<'a, Q> {
     fn new(queue: Q, request: &ReplayRequest<'a>) -> Result<Self, ReplayError<Q::Fault>> {
         let graph = &request.program.graph;
+        let machine = &request.program.machine;
         let own_buffers = request
             .plan
             .buffers
@@ -229,6 +232,7 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
             rings: Vec::new(),
             ring_numbers: BTreeMap::new(),
             actors: BTreeMap::new(),
+            fetched: FetchedWeights::of_calendar(graph, machine, request.calendar),
             arena: RegionLayout::default(),
             exchange: RegionLayout::default(),
             bounce: 0,
@@ -311,6 +315,7 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
         if region == Region::Arena {
             let scratch_start = self.calendar.scratch_offset_bytes;
             memory.push((scratch_start, scratch_start + self.calendar.scratch_bytes));
+            memory.extend(self.fetched.places());
         }
 
         let bank_bytes = self.queue.limits().bank_bytes;
@@ -431,18 +436,26 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
         }
 
         // All constants are laid out before the first is uploaded: equal ones share their place.
-        let mut constants = ConstantLayout::new(self.queue.limits().bank_bytes);
+        let bank_bytes = self.queue.limits().bank_bytes;
+        let mut constants = ConstantLayout::new(bank_bytes, MemoryKind::Device);
+        let mut fetched_constants = ConstantLayout::new(bank_bytes, MemoryKind::Host);
+        let mut fetched_places = Vec::new();
         for (actor, plan) in plans {
             let mut kernel_numbers = Vec::new();
             for kernel in plan.kernels() {
                 kernel_numbers.push(self.kernels.len() as u32);
                 self.kernels.push(Arc::clone(kernel));
             }
-            let consts = plan
-                .consts
-                .iter()
-                .map(|bytes| constants.add_constant(bytes))
-                .collect();
+            let fetched_table = self.fetched_table(request.program, actor, &plan);
+            let mut consts = Vec::new();
+            for (number, bytes) in plan.consts.iter().enumerate() {
+                if Some(number) == fetched_table {
+                    fetched_places.push((actor, number, fetched_constants.add_constant(bytes)));
+                    consts.push(BankRange::new(0, 0, 0));
+                } else {
+                    consts.push(constants.add_constant(bytes));
+                }
+            }
             let ready = ReadyActor {
                 plan,
                 kernels: kernel_numbers,
@@ -452,13 +465,55 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
         }
 
         let uploaded = constants.upload(&mut self.queue, kept, PATIENCE_NS)?;
+        let on_host = fetched_constants.upload(&mut self.queue, kept, PATIENCE_NS)?;
+        self.bank_count += (uploaded.banks.len() + on_host.banks.len()) as u32;
+        self.uploaded = uploaded.bytes;
+
         // Banks were numbered by the layout; on the device they may have been there before.
         for range in self.actors.values_mut().flat_map(|ready| &mut ready.consts) {
-            range.bank = uploaded.banks[range.bank as usize];
+            if range.len() > 0 {
+                range.bank = uploaded.banks[range.bank as usize];
+            }
         }
-        self.bank_count += uploaded.banks.len() as u32;
-        self.uploaded = uploaded.bytes;
-        Ok(())
+        for (actor, number, mut from) in fetched_places {
+            from.bank = on_host.banks[from.bank as usize];
+            self.fetch_constant(actor, number, from);
+        }
+        let before_first = self.fetched.commands_before_first();
+        Ok(self.queue.run_once(&before_first, PATIENCE_NS)?)
+    }
+
+    /// The number of the constant table that an actor fetches, if it fetches one. A kernel that does not read the weights as
+    /// the program has them, because the device does not have the planned variant, has its table on the device instead.
+    fn fetched_table(
+        &mut self,
+        program: &Program,
+        actor: ActorId,
+        plan: &KernelPlan,
+    ) -> Option<usize> {
+        let weights = self.fetched.of_actor(actor)?;
+        let table = plan.constant_like(&program.blobs[weights.blob]);
+        if table.is_none() {
+            let name = actor_name(self.graph, actor);
+            let device = self.queue.device_name();
+            self.notes.push(format!(
+                "the weights of `{name}` were to be fetched on {device}, but its kernel there does not read them as they are stored: they stay in memory, {} bytes more than planned; compile again with costs measured here",
+                weights.bytes
+            ));
+        }
+        table
+    }
+
+    /// Lets an actor read a constant table from the arena, where its weights are copied to from `from`.
+    fn fetch_constant(&mut self, actor: ActorId, table: usize, from: BankRange) {
+        let Some(weights) = self.fetched.of_actor(actor) else {
+            return;
+        };
+        let to = self.arena.range(weights.offset_bytes, weights.bytes);
+        self.fetched.set_copy(actor, from, to);
+        if let Some(ready) = self.actors.get_mut(&actor) {
+            ready.consts[table] = to;
+        }
     }
 
     /// The heads of all buffers that have one.

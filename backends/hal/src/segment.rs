@@ -95,8 +95,9 @@ pub(super) struct SegmentPart {
     pub(super) closed: PhaseCommands,
 }
 
-/// For each phase, commands with their stage.
-pub(super) type PhaseCommands = Vec<Vec<(u32, Command)>>;
+/// For each phase, commands with the stage that they belong to; `None`: they run in every period. Weights are fetched in
+/// all of them, as their places may be another actor's in between.
+pub(super) type PhaseCommands = Vec<Vec<(Option<u32>, Command)>>;
 
 impl SegmentPart {
     /// Its commands.

@@ -7,7 +7,7 @@ use super::units::{bytes, column_unit, duration, in_unit};
 use super::{actor_name, device_name, device_of, place, printable, token_bytes};
 use crate::walk::CarryCount;
 use crate::{
-    Action, Actor, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, LaneKind, Plan,
+    Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, LaneKind, Plan,
     PortChannels, Program, RingId, Role, Slot,
 };
 
@@ -303,8 +303,13 @@ impl CalendarText<'_> {
 
     fn fetch(&self, actor: ActorId, offset_bytes: u64, device: DeviceId) -> (String, String) {
         let graph = &self.program.graph;
-        let size = graph.actors.get(actor).map(fetched_bytes);
-        let size = size.unwrap_or_else(|| "?".to_owned());
+        let device_data = self.program.machine.devices.get(device);
+        let weights = graph
+            .actors
+            .get(actor)
+            .zip(device_data)
+            .and_then(|(actor, device)| actor.fetchable_weights(&device.backend));
+        let size = weights.map_or_else(|| "?".to_owned(), |(_, token)| bytes(token.bytes()));
         let to = place(crate::Region::Arena, device, offset_bytes);
         (
             format!("{} weights", actor_name(graph, actor)),
@@ -331,11 +336,6 @@ impl CalendarText<'_> {
             format!("{head} tokens {from} -> {to}{next}"),
         )
     }
-}
-
-fn fetched_bytes(actor: &Actor) -> String {
-    let weights = actor.packed_weights();
-    weights.map_or_else(|| "?".to_owned(), |(_, token)| bytes(token.bytes()))
 }
 
 fn unknown(ring: RingId) -> (String, String) {

@@ -245,7 +245,7 @@ errors! {
     "V0213" HostName { host: HostId, name: String } "{host} is called `{}`, as a device or another host is", printable(name);
     "V0214" TierDevice { device: DeviceId, devices: usize } "a tier is for {device} of {devices} devices";
     "V0215" TierBandwidth { device: DeviceId } "the tier of {device} has a bandwidth of 0 bytes per second, must be at least 1";
-    "V0216" TierBackend { device: DeviceId } "{device} has a tier and is not a CPU: only CPU devices fetch weights";
+    "V0216" TierBackend { device: DeviceId } "{device} has a tier and is neither a CPU nor a GPU: no other device fetches weights";
     "V0217" LinkRun { from: DeviceId, to: DeviceId } "the run of links from {from} that begins at {to} is empty, out of order, or goes on with the one before it";
     // Plans and calendars.
     "V0301" NoPlan {} "a program needs at least 1 plan, has 0";
@@ -357,7 +357,7 @@ errors! {
     // Weights from tiers.
     "V1201" FetchActor { plan: PlanId, actor: ActorId } "{plan} fetches weights of {actor}, which has none that are packed";
     "V1202" FetchElsewhere { plan: PlanId, actor: ActorId, device: DeviceId, placed: DeviceId } "{plan} fetches weights of {actor} on {device}, places it on {placed}";
-    "V1203" FetchDevice { plan: PlanId, device: DeviceId } "{plan} fetches weights on {device}, which is not a CPU with a tier";
+    "V1203" FetchDevice { plan: PlanId, device: DeviceId } "{plan} fetches weights on {device}, which has no tier";
     "V1204" FetchCount { plan: PlanId, actor: ActorId, fetches: u64, awaits: u64 } "{plan} fetches the weights of {actor} {fetches} times a period and waits for them {awaits} times, must be once each";
     "V1205" FireBeforeAwait { plan: PlanId, actor: ActorId } "{plan} fires {actor} before it waits for its weights";
     "V1206" FetchInUse { plan: PlanId, actor: ActorId } "{plan} fetches the weights of {actor} between its wait for them and its last firing, which still reads them";

@@ -24,7 +24,7 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
     check_tiers(machine, errors);
 }
 
-/// Checks that tiers are those of CPU devices, and send something.
+/// Checks that tiers are those of devices that fetch, and send something.
 fn check_tiers(machine: &Machine, errors: &mut Errors) {
     let devices = machine.devices.len();
     for (&device, tier) in &machine.tiers {
@@ -33,7 +33,7 @@ fn check_tiers(machine: &Machine, errors: &mut Errors) {
         }
         match machine.devices.get(device) {
             None => errors.push(VerifyError::TierDevice { device, devices }),
-            Some(data) if !data.backend.is_cpu() => {
+            Some(data) if !data.backend.is_cpu() && !data.backend.is_gpu() => {
                 errors.push(VerifyError::TierBackend { device });
             }
             Some(_) => {}

@@ -1083,9 +1083,13 @@ fn weights_are_fetched_before_they_are_needed_and_stay_until_then() {
         }),
         ("V0215", fetched, |p| tier(p).bytes_per_s = 0),
         ("V0216", fetched, |p| {
-            p.machine.devices[DeviceId(0)].backend = "vulkan".into();
+            p.machine.devices[DeviceId(0)].backend = "fpga".into();
         }),
         ("V1201", fetched, |p| actor(p, 2).params.clear()),
+        // What is packed is for kernels of CPUs.
+        ("V1201", fetched, |p| {
+            p.machine.devices[DeviceId(0)].backend = "vulkan".into();
+        }),
         ("V1202", two_devices, |p| {
             let placed = main(p).placement.iter_enumerated();
             let elsewhere = placed.filter(|(_, device)| **device == DeviceId(1));

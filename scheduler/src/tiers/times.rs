@@ -126,6 +126,10 @@ fn run(
                 _ => {}
             }
         }
+        if machine.devices[device].backend.is_gpu() {
+            // Its period has ended when all of its copies have, also those for the next one.
+            now_ns = now_ns.max(free_ns);
+        }
         after.period_ns = after.period_ns.max(now_ns);
         free_abs.insert(device, free_ns);
     }

@@ -56,7 +56,7 @@ struct DeviceWork {
 
 impl DeviceWork {
     /// Adds the commands to the last phase of a part.
-    fn push_to(self, part: &mut SegmentPart, stage: u32) {
+    fn push_to(self, part: &mut SegmentPart, stage: Option<u32>) {
         if let (false, Some(closed)) = (part.gates.is_empty(), part.closed.last_mut()) {
             let left = (0..self.commands.len())
                 .filter(|index| self.closed.as_ref().is_none_or(|left| left.contains(index)));
@@ -131,7 +131,9 @@ impl<Q: Queue> Preparation<'_, Q> {
             }
             for (execution, &part) in segment.executions.iter().zip(&divided.part_of) {
                 let work = self.device_work(execution, phase)?;
-                work.push_to(&mut ready.parts[part], execution.stage);
+                let is_fetch = matches!(execution.action, Action::Fetch { .. });
+                let stage = (!is_fetch).then_some(execution.stage);
+                work.push_to(&mut ready.parts[part], stage);
             }
         }
         Ok(ready)
@@ -235,7 +237,9 @@ impl<Q: Queue> Preparation<'_, Q> {
                 vec![self.send_command(ring, stage, phase, first..first + count)]
             }
             Action::Carry { buffer } => self.carry_commands(buffer, stage, phase),
-            Action::Release { .. } | Action::Fetch { .. } | Action::Await { .. } => Vec::new(),
+            Action::Fetch { actor, .. } => self.fetched.copy_command(actor).into_iter().collect(),
+            // Commands wait for the copies that they read the bytes of.
+            Action::Release { .. } | Action::Await { .. } => Vec::new(),
         };
         Ok(DeviceWork {
             commands,

@@ -7,7 +7,7 @@ use super::cursor::{Node, Visitor};
 use super::{Cx, Lanes, Stages};
 use crate::limits::ALIGN_BYTES;
 use crate::verify::error::{Errors, Memory, VerifyError};
-use crate::{Action, ActorId, DeviceId, Region, Slot, Tier};
+use crate::{Action, ActorId, DeviceId, Region, Slot, Tier, TokenType, has_live};
 
 /// Executions in which fetched weights are live, of one actor: `[first, last]`, in one or two pieces of the period.
 pub(super) struct LiveWeights {
@@ -91,8 +91,7 @@ fn check_device(
     errors: &mut Errors,
 ) {
     let plan = cx.id;
-    let is_cpu = cx.machine.devices[device].backend.is_cpu();
-    let Some(tier) = cx.machine.tiers.get(&device).filter(|_| is_cpu) else {
+    let Some(tier) = cx.machine.tiers.get(&device) else {
         errors.push(VerifyError::FetchDevice { plan, device });
         return;
     };
@@ -100,7 +99,7 @@ fn check_device(
     let errors_before = errors.found();
     let mut total_bytes = 0u128;
     for (&actor, slots) in actors {
-        let Some((_, token)) = cx.graph.actors[actor].packed_weights() else {
+        let Some(token) = fetched_token(cx, device, actor) else {
             errors.push(VerifyError::FetchActor { plan, actor });
             continue;
         };
@@ -142,6 +141,18 @@ fn check_device(
     if errors.found() == errors_before {
         check_times(cx, device, tier, actors, errors);
     }
+}
+
+/// What a device fetches for an actor, if it may: live parameters change while the run goes on, and the tier would not.
+fn fetched_token<'a>(cx: &Cx<'a>, device: DeviceId, actor: ActorId) -> Option<&'a TokenType> {
+    let kind = &cx.machine.devices[device].backend;
+    let actor = cx
+        .graph
+        .actors
+        .get(actor)
+        .filter(|actor| !has_live(actor))?;
+    let (_, token) = actor.fetchable_weights(kind)?;
+    Some(token)
 }
 
 /// Weights are in the arena, aligned for every kernel.
@@ -225,8 +236,7 @@ fn check_times(
     let mut free_ns = i128::MIN;
     for round in 0..2 {
         for (actor, slots) in &fetched {
-            let token = cx.graph.actors[*actor].packed_weights();
-            let bytes = token.map_or(0, |(_, token)| token.bytes());
+            let bytes = fetched_token(cx, device, *actor).map_or(0, TokenType::bytes);
             let begin_ns = free_ns.max(slots.fetch.end_ns.into());
             let ready_ns = begin_ns + i128::from(tier.transfer_ns(bytes));
             free_ns = ready_ns;
