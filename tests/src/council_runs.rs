@@ -2,7 +2,8 @@
 //! beside them.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -148,12 +149,42 @@ impl CouncilRuns {
         start_fed(command, self.folder.join("in.f32"))
     }
 
+    /// The same with an input that is sent to a port of this computer ([`connect`]), as fast as the run takes it.
+    pub fn live_run(&self, right: &AgentProcess, port: u16) -> RunProcess {
+        let mut command = child_run::command();
+        command
+            .args(["model.zbmd", "-i", &listening_at(port), "-o", "out=out.f32"])
+            .args(["--host", &format!("right={}", right.address)])
+            .args(["--host-lease", "400ms"]);
+        self.seat(&mut command, 1);
+        RunProcess::start(command)
+    }
+
+    /// A run that stands by for that one, and listens at the port when it goes on.
+    pub fn live_standby(&self, port: u16) -> RunProcess {
+        self.standby_with(&listening_at(port))
+    }
+
+    /// Sends tokens of the input over a connection to a run that listens.
+    ///
+    /// # Panics
+    /// It does not read them.
+    pub fn send(&self, mut connection: &TcpStream, tokens: Range<u64>) {
+        let input = std::fs::read(self.folder.join("in.f32")).expect("written");
+        let bytes = &input[tokens.start as usize * 4..tokens.end as usize * 4];
+        connection.write_all(bytes).expect("it is read");
+    }
+
     /// Starts a run that stands by as voter 2, on the other host. It has the whole input.
     pub fn standby(&self) -> RunProcess {
-        let input = match self.feeds_standby {
+        self.standby_with(match self.feeds_standby {
             true => "in=-",
             false => "in=in.f32",
-        };
+        })
+    }
+
+    /// The same with its input named.
+    pub fn standby_with(&self, input: &str) -> RunProcess {
         let mut command = child_run::command();
         command
             .args(["model.zbmd", "-i", input, "-o", "out=taken.f32"])
@@ -206,6 +237,18 @@ impl CouncilRuns {
         assert!(all[token..][..both] == taken[..both], "from token {token}");
         all.extend(&taken[both..]);
         all
+    }
+
+    /// Checks that tokens are the first ones of what a run on one host gives.
+    ///
+    /// # Panics
+    /// They are not.
+    pub fn check_beginning(&self, tokens: &[f32]) {
+        let expected = std::fs::read(self.folder.join("expected.f32")).expect("written");
+        let expected = expected.as_chunks::<4>().0.iter();
+        let differs = |(found, expected): (&f32, &[u8; 4])| found.to_le_bytes() != *expected;
+        let first = tokens.iter().zip(expected).position(differs);
+        assert_eq!(first, None, "a token of {}", tokens.len());
     }
 
     /// The last border that was decided before voter 2 opened an epoch, by the journal of a voter.
@@ -309,6 +352,26 @@ pub fn number_after(said: &str, words: &str) -> u64 {
     let rest = said.split(words).nth(1).expect(said);
     let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next();
     digits.and_then(|digits| digits.parse().ok()).expect(said)
+}
+
+/// A connection to the run that listens at a port, as soon as it does.
+///
+/// # Panics
+/// Nobody listens there.
+pub fn connect(port: u16) -> TcpStream {
+    let begun = Instant::now();
+    loop {
+        match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+            Ok(connection) => return connection,
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(20), "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The input of a run that listens for it.
+fn listening_at(port: u16) -> String {
+    format!("in=tcp-listen://127.0.0.1:{port}?rate=1e6&silence=stall&full=wait")
 }
 
 /// Starts a run that is fed from a file by the clock.

@@ -12,6 +12,7 @@ use zbmd_wire::args::ProtectionArgs;
 use super::args::Args;
 use super::council::CouncilArgs;
 use super::gathering::JoinArgs;
+use super::live::LiveBindings;
 use super::{CliError, INTERRUPTED, exit, is_end_forced, say, startup};
 
 /// What an agent says first, before its address: whoever has started it waits for that.
@@ -74,6 +75,17 @@ pub(super) fn hosts(args: &Args) -> Result<Option<Hosts>, CliError> {
     }))
 }
 
+/// The same for a run with these live streams: in the name of a council, sources that cannot be read again are mirrored.
+pub(super) fn hosts_of_run(args: &Args, live: &LiveBindings) -> Result<Option<Hosts>, CliError> {
+    let mirrored = args.council.mirrored(&live.unrepeatable())?;
+    let mut hosts = hosts(args)?;
+    let council = hosts.as_mut().and_then(|hosts| hosts.council.as_mut());
+    if let Some(council) = council {
+        council.mirrored = mirrored;
+    }
+    Ok(hosts)
+}
+
 /// Stands by for a run that another host conducts, if that is asked for, until this one is to go on with it.
 ///
 /// # Errors
@@ -95,6 +107,13 @@ pub(super) fn stand_by(args: &Args, engine: &Engine) -> Result<StandBy, CliError
         say(format_args!(
             "zbmd-run: taking over at iteration {}: `{}` goes on with token {token}",
             takeover.state.iterations, actor.name
+        ));
+    }
+    let sources = engine.program().graph.sources().zip(&takeover.mirrored);
+    for ((_, actor), tokens) in sources.filter(|(_, tokens)| **tokens > 0) {
+        say(format_args!(
+            "zbmd-run: {tokens} tokens that `{}` had been given come first",
+            actor.name
         ));
     }
     Ok(StandBy::TakeOver(Box::new(takeover)))

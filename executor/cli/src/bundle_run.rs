@@ -146,7 +146,15 @@ impl<'a> RunPlan<'a> {
     /// Stands by for the run of another host, if that is asked for. `None` if that has ended without this one.
     #[cfg(hosts)]
     fn stand_by(mut self) -> Result<Option<Self>, CliError> {
-        let Subject { args, engine, .. } = &self.subject;
+        let Subject {
+            args,
+            engine,
+            files,
+            ..
+        } = &self.subject;
+        if args.take_over_as.is_some() {
+            files.live.check_takeover()?;
+        }
         match agent::stand_by(args, engine)? {
             StandBy::NotAskedFor => {}
             StandBy::Over => return Ok(None),
@@ -241,7 +249,7 @@ impl<'a> OpenedRun<'a> {
                 }
             },
         };
-        let mut live = open_live_sources(&subject, &supervised)?;
+        let mut live = open_live_sources(&subject, &supervised, consumed_before.as_ref())?;
         let deadlines = Deadlines::of(args, engine, &live)?;
         let recordings = &files.recordings;
         recordings.check_dropping_sinks(&deadlines.dropping_sinks())?;
@@ -289,11 +297,17 @@ impl<'a> OpenedRun<'a> {
 fn open_live_sources(
     subject: &Subject<'_>,
     supervised: &Option<Supervised>,
+    consumed_before: Option<&State>,
 ) -> Result<LiveStreams, CliError> {
     let Subject { files, engine, .. } = subject;
     let program = engine.program();
     let mut live = LiveStreams::default();
-    live.open_sources(&files.live, program, late_wakes(supervised))?;
+    live.open_sources(
+        &files.live,
+        program,
+        late_wakes(supervised),
+        consumed_before,
+    )?;
     let recordings = &files.recordings;
     live.record_gaps(recordings.recorded_sources(program, &files.live));
     Ok(live)
@@ -392,7 +406,7 @@ impl<'a> Running<'a> {
             #[cfg(hosts)]
             hosts: match &virtual_cluster {
                 Some(cluster) => Some(cluster.hosts(args)),
-                None => agent::hosts(args)?,
+                None => agent::hosts_of_run(args, &files.live)?,
             },
             ..run_options(args, supervised, start)
         };

@@ -1,5 +1,6 @@
 //! The options that give a run, or an agent, its seat in a council.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,6 +42,15 @@ pub(super) struct CouncilArgs {
     /// is cut off, and more false alarms.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "200ms", requires = "council")]
     council_lease: Duration,
+    /// Live sources whose tokens are not given to the voters that could take over: with the run's host their last ones are lost.
+    /// Those of all others are, as they come.
+    #[arg(
+        long,
+        value_name = "SOURCE,...",
+        value_delimiter = ',',
+        requires = "council"
+    )]
+    lossy: Vec<String>,
 }
 
 impl CouncilArgs {
@@ -75,6 +85,26 @@ impl CouncilArgs {
             witnesses,
             folder: folder.clone(),
             lease: self.council_lease,
+            mirrored: BTreeSet::new(),
         }))
+    }
+
+    /// The sources that are mirrored, of those that could not be read again.
+    ///
+    /// # Errors
+    /// A lossy one that is none of them.
+    pub(super) fn mirrored(&self, live: &BTreeSet<String>) -> Result<BTreeSet<String>, CliError> {
+        if let Some(name) = self.lossy.iter().find(|name| !live.contains(*name)) {
+            let known: Vec<&str> = live.iter().map(String::as_str).collect();
+            return Err(CliError::Usage(format!(
+                "--lossy {name}: no live source has that name; there are: {}",
+                match known.is_empty() {
+                    true => "none".to_owned(),
+                    false => known.join(", "),
+                }
+            )));
+        }
+        let mirrored = live.iter().filter(|name| !self.lossy.contains(name));
+        Ok(mirrored.cloned().collect())
     }
 }

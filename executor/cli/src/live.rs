@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
-use zbmd_ir::{Actor, DType, Program, TokenType};
+use zbmd_ir::{Actor, DType, Program, State, TokenType};
 use zbmd_live::{
     Endpoint, Feeder, FeederEnd, FeederParts, Gap, LiveEvent, LiveReport, LiveSink, LiveSource,
     PacedSource, ReleaseClock, SharedReport, SinkContext, SinkUrl, SourceUrl, TokenConsumer,
@@ -130,6 +130,36 @@ impl LiveBindings {
         }
     }
 
+    /// The sources that cannot be read again, with those that carry their flags.
+    #[cfg(hosts)]
+    pub(super) fn unrepeatable(&self) -> BTreeSet<String> {
+        let is_file = |name: &str| {
+            let url = self.url(name);
+            let endpoint = url.map(|url| &url.endpoint);
+            matches!(endpoint, Some(Endpoint::Paced(_) | Endpoint::Recording(_)))
+        };
+        let unrepeatable = self.inputs.iter().filter(|(name, input)| match input {
+            LiveInput::Url(_) => !is_file(name),
+            LiveInput::FlagsOf(flagged) => !is_file(flagged),
+        });
+        unrepeatable.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Refuses to go on in the middle of a recording.
+    #[cfg(hosts)]
+    pub(super) fn check_takeover(&self) -> Result<(), CliError> {
+        let recording = self.inputs.keys().find(|name| {
+            let url = self.url(name);
+            url.is_some_and(|url| matches!(url.endpoint, Endpoint::Recording(_)))
+        });
+        match recording {
+            None => Ok(()),
+            Some(stream) => Err(usage(format!(
+                "--take-over-as: source `{stream}` plays a recording, which cannot be gone on with in its middle: play its file of tokens, as {stream}=paced:FILE?rate=..."
+            ))),
+        }
+    }
+
     /// The URL of a source, if it has one.
     pub(super) fn url(&self, source: &str) -> Option<&SourceUrl> {
         match self.inputs.get(source) {
@@ -230,9 +260,10 @@ impl LiveStreams {
         bindings: &LiveBindings,
         program: &Program,
         late_wakes: &[LateWake],
+        consumed_before: Option<&State>,
     ) -> Result<(), CliError> {
         check_late_wakes(bindings, late_wakes)?;
-        for (_, actor) in program.graph.sources() {
+        for (id, actor) in program.graph.sources() {
             let Some(LiveInput::Url(url)) = bindings.inputs.get(&actor.name) else {
                 continue;
             };
@@ -242,7 +273,12 @@ impl LiveStreams {
 
             let source = match &url.endpoint {
                 Endpoint::Paced(path) => {
-                    let mut paced = paced_source(actor, path, url, rate)?;
+                    let counts = consumed_before.iter().flat_map(|state| &state.consumed);
+                    let consumed = counts
+                        .filter(|(actor, _)| *actor == id)
+                        .map(|(_, count)| *count);
+                    let consumed = consumed.sum();
+                    let mut paced = paced_source(actor, path, url, (rate, consumed))?;
                     for late in late_wakes.iter().filter(|late| late.source == actor.name) {
                         paced.wake_late(late.piece, Duration::from_nanos(late.by.0));
                     }
@@ -497,7 +533,7 @@ fn paced_source(
     actor: &Actor,
     path: &Path,
     url: &SourceUrl,
-    rate: Option<f64>,
+    (rate, consumed): (Option<f64>, u64),
 ) -> Result<PacedSource, CliError> {
     let token = &actor.outputs[0].token;
     let Some(rate) = rate else {
@@ -511,7 +547,11 @@ fn paced_source(
         token,
         params: &actor.params,
     };
-    let reader = open_source(path, port)?;
+    let mut reader = open_source(path, port)?;
+    let consumed_bytes = consumed.saturating_mul(token.bytes());
+    // Whoever goes on with a run plays what it has not had.
+    io::copy(&mut reader.by_ref().take(consumed_bytes), &mut io::sink())
+        .map_err(failed(&url.text))?;
     let token_bytes = token.bytes() as usize;
     Ok(PacedSource::new(reader, token_bytes, rate, url.piece))
 }

@@ -924,7 +924,7 @@ impl EpochManager {
     }
 }
 
-fn consumed_tokens(state: &State) -> Vec<u64> {
+pub(super) fn consumed_tokens(state: &State) -> Vec<u64> {
     state.consumed.iter().map(|(_, tokens)| *tokens).collect()
 }
 

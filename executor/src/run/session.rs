@@ -16,6 +16,8 @@ use super::hosts::change_journal;
 #[cfg(hosts)]
 use super::hosts::conductor_seat::ConductorSeat;
 #[cfg(hosts)]
+use super::hosts::input_log::InputLog;
+#[cfg(hosts)]
 use super::hosts::standby::Takeover;
 use super::modes::ModeHandle;
 use super::parameters::{self, ParameterHandle};
@@ -51,7 +53,7 @@ impl Engine {
 
     /// Goes on with the run of a conductor that is gone, as [`Engine::stand_by`] says: from its state, which takes the place of
     /// that of the options, without the hosts of agents until they are found. Sources are to be fed from
-    /// [`State::consumed`] on.
+    /// [`State::consumed`] on, but for what was mirrored of them ([`Takeover::mirrored`]), which the run feeds by itself.
     ///
     /// # Errors
     /// As [`Engine::start`], or no plan for this host alone.
@@ -217,6 +219,8 @@ impl Session {
         #[cfg(hosts)]
         let is_takeover = takeover.is_some();
         #[cfg(hosts)]
+        let first_inputs = takeover.as_ref().map(|takeover| takeover.inputs.clone());
+        #[cfg(hosts)]
         let seat = take_seat(&options, modes, &control, &pool, (&initial_state, takeover))?;
         #[cfg(not(hosts))]
         let _ = takeover;
@@ -240,6 +244,8 @@ impl Session {
         );
 
         #[cfg(hosts)]
+        let input_log = seat.as_ref().and_then(ConductorSeat::inputs);
+        #[cfg(hosts)]
         {
             manager.seat = seat;
         }
@@ -247,11 +253,23 @@ impl Session {
         // Made before anything runs: a lack of memory is found here.
         let first_epoch = manager.make_epoch(0, &manager.pool.lost_devices())?;
 
-        let source_handles = source_handles(
+        let input_listeners = InputListeners {
+            listener: inputs,
+            #[cfg(hosts)]
+            log: input_log,
+        };
+        #[cfg_attr(not(hosts), expect(unused_mut, reason = "nothing was mirrored"))]
+        let mut source_handles = source_handles(
             loaded,
             &session_memory.sources,
             &control.stop,
-            inputs.as_ref(),
+            &input_listeners,
+        );
+        #[cfg(hosts)]
+        feed_first(
+            loaded,
+            &mut source_handles,
+            first_inputs.unwrap_or_default(),
         );
         let sink_handles = sink_handles(loaded, &first_epoch.memory.sinks, &control);
         let run_thread = RunThread::start(result_receiver, move || {
@@ -555,11 +573,53 @@ fn take_seat(
     Ok(Some(seat))
 }
 
+/// Who is told of the tokens that sources are given.
+struct InputListeners {
+    listener: Option<Arc<dyn InputListener>>,
+    /// Where those of mirrored sources are kept.
+    #[cfg(hosts)]
+    log: Option<Arc<InputLog>>,
+}
+
+impl InputListeners {
+    /// Has a source's handle tell whoever wants to know.
+    fn listen_to(&self, handle: &mut SourceHandle, source: usize) {
+        #[cfg(hosts)]
+        if let Some(log) = self.log.clone().filter(|log| log.has(source)) {
+            let listener = self.listener.clone();
+            handle.listen(Box::new(move |bytes| {
+                log.append(source, bytes);
+                if let Some(listener) = &listener {
+                    listener.tokens(source, bytes);
+                }
+            }));
+            return;
+        }
+        if let Some(listener) = self.listener.clone() {
+            handle.listen(Box::new(move |bytes| listener.tokens(source, bytes)));
+        }
+    }
+}
+
+/// Feeds what was mirrored of each source before anything else.
+#[cfg(hosts)]
+fn feed_first(
+    loaded: &LoadedProgram,
+    handles: &mut BTreeMap<String, Option<SourceHandle>>,
+    inputs: Vec<Vec<u8>>,
+) {
+    for ((_, actor), bytes) in loaded.program.graph.sources().zip(inputs) {
+        if let Some(Some(handle)) = handles.get_mut(&actor.name) {
+            handle.feed_first(bytes);
+        }
+    }
+}
+
 fn source_handles(
     loaded: &LoadedProgram,
     queues: &[Arc<Conduit>],
     stop: &Arc<Stop>,
-    inputs: Option<&Arc<dyn InputListener>>,
+    listeners: &InputListeners,
 ) -> BTreeMap<String, Option<SourceHandle>> {
     let fed_sources = loaded.program.graph.sources().zip(queues);
     fed_sources
@@ -569,9 +629,7 @@ fn source_handles(
             let producer = Producer::new(queue);
             let mut handle =
                 SourceHandle::new(&actor.name, token, producer, Arc::clone(stop), Spin::SHORT);
-            if let Some(listener) = inputs.cloned() {
-                handle.listen(Box::new(move |bytes| listener.tokens(index, bytes)));
-            }
+            listeners.listen_to(&mut handle, index);
             (actor.name.clone(), Some(handle))
         })
         .collect()

@@ -7,6 +7,7 @@
 //! A run with several sinks needs all of them pulled: from threads of their own, or with [`SinkHandle::try_pull`].
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -170,6 +171,8 @@ pub struct SourceHandle {
     stream: Stream,
     producer: Producer,
     listener: Option<TakenListener>,
+    /// Bytes of tokens that come before all others.
+    first: VecDeque<u8>,
 }
 
 impl std::fmt::Debug for SourceHandle {
@@ -198,12 +201,21 @@ impl SourceHandle {
             stream,
             producer,
             listener: None,
+            first: VecDeque::new(),
         }
     }
 
     /// Tells somebody of all tokens that are taken from now on.
     pub(crate) fn listen(&mut self, listener: TakenListener) {
         self.listener = Some(listener);
+    }
+
+    /// Gives these tokens to the run before all others: as many as there is space for at once, the rest before what is pushed next.
+    #[cfg(hosts)]
+    pub(crate) fn feed_first(&mut self, bytes: Vec<u8>) {
+        self.first = bytes.into();
+        // A run that takes no more says so when the next tokens are pushed.
+        let _ = self.write_first();
     }
 
     /// Type of the tokens.
@@ -262,6 +274,29 @@ impl SourceHandle {
     pub fn close(self) {}
 
     fn write(&mut self, bytes: &[u8]) -> Result<u64, StreamError> {
+        match self.write_first()? {
+            true => self.write_now(bytes),
+            false => Ok(0),
+        }
+    }
+
+    /// Gives as many of the tokens that come first as there is space for; whether those were all.
+    fn write_first(&mut self) -> Result<bool, StreamError> {
+        while !self.first.is_empty() {
+            let first = std::mem::take(&mut self.first);
+            let written = self.write_now(first.as_slices().0);
+            self.first = first;
+            let tokens = written?;
+            if tokens == 0 {
+                return Ok(false);
+            }
+            let bytes = tokens * self.stream.token.bytes();
+            self.first.drain(..bytes as usize);
+        }
+        Ok(true)
+    }
+
+    fn write_now(&mut self, bytes: &[u8]) -> Result<u64, StreamError> {
         if self.stream.stop.is_set() {
             return Err(self.stream.stopped());
         }

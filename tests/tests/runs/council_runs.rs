@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use zbmd_tests::agents::AgentProcess;
 use zbmd_tests::child_run;
-use zbmd_tests::council_runs::{CouncilRuns, LEASE, number_after};
+use zbmd_tests::council_runs::{CouncilRuns, LEASE, TOKENS, connect, number_after};
+use zbmd_tests::free_port::free_port;
 use zbmd_tests::harness::Test;
 use zbmd_tests::run_process::RunProcess;
 
@@ -20,6 +21,8 @@ pub(super) const TESTS: &[Test] = &[
     ("a_stopped_conductor", a_stopped_conductor),
     ("a_killed_conductor", a_killed_conductor),
     ("a_conductor_that_is_replaced", a_conductor_that_is_replaced),
+    ("a_paced_file_is_gone_on_with", a_paced_file_is_gone_on_with),
+    ("sources_are_mirrored", sources_are_mirrored),
     ("a_run_that_needs_no_standby", a_run_that_needs_no_standby),
     (
         "changes_outlive_their_conductor",
@@ -170,10 +173,14 @@ impl Trio {
     }
 
     fn start_with(runs: CouncilRuns) -> Self {
+        Self::start_beside(runs, CouncilRuns::standby)
+    }
+
+    fn start_beside(runs: CouncilRuns, standby: fn(&CouncilRuns) -> RunProcess) -> Self {
         let agent = runs.agent(3);
         let mut run = runs.run(&agent);
         run.wait_until("output", || runs.output_tokens() > 50_000);
-        let standby = runs.standby();
+        let standby = standby(&runs);
         run.wait_until("a holder", || runs.is_held(3));
         let begin = runs.output_tokens();
         run.wait_until("more output", || runs.output_tokens() > begin + 50_000);
@@ -194,6 +201,55 @@ fn a_killed_conductor() {
     let (status, said) = trio.standby.end();
     assert!(status.success(), "{status}: {said}");
     trio.runs.check_both_outputs(&said);
+}
+
+/// A file that is played by the clock is played from where the run is, not from its beginning.
+fn a_paced_file_is_gone_on_with() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runs = CouncilRuns::prepare_with_standby(folder.path(), LEASE);
+    let trio = Trio::start_beside(runs, |runs| runs.standby_with("in=paced:in.f32?rate=1e6"));
+    trio.run.signal(Signal::KILL);
+    let (status, said) = trio.standby.end();
+    assert!(status.success(), "{status}: {said}");
+    trio.runs.check_both_outputs(&said);
+}
+
+/// What a live source was given behind the last border is fed by whoever takes over: nothing is lost of what had come.
+fn sources_are_mirrored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runs = CouncilRuns::prepare_with_standby(folder.path(), LEASE);
+    let port = free_port();
+    let agent = runs.agent(3);
+    let mut run = runs.live_run(&agent, port);
+    let mut standby = runs.live_standby(port);
+    let input = connect(port);
+    runs.send(&input, 0..50_000);
+    run.wait_until("a holder", || runs.is_held(3));
+    // More than up to the first border, and not whole blocks: the last tokens wait for more.
+    let end_token = 600_003;
+    runs.send(&input, 50_000..end_token);
+    run.wait_until("output", || runs.output_tokens() > 50_000);
+    std::thread::sleep(Duration::from_millis(200));
+    run.signal(Signal::KILL);
+    run.end();
+    drop(input);
+
+    let input = connect(port);
+    runs.send(&input, end_token..TOKENS);
+    let (mut taken, mut taken_at) = (0, Instant::now());
+    standby.wait_until("the rest", || {
+        if runs.taken_tokens() > taken {
+            (taken, taken_at) = (runs.taken_tokens(), Instant::now());
+        }
+        taken > 0 && taken_at.elapsed() > Duration::from_secs(1)
+    });
+    standby.signal(Signal::INT);
+    let (_, said) = standby.end();
+    let words = " tokens that `in` had been given come first";
+    assert!(said.contains(words), "{said}");
+    let outputs = runs.joined_outputs(&said);
+    assert!(outputs.len() as u64 > end_token, "{said}");
+    runs.check_beginning(&outputs);
 }
 
 /// A conductor that stood still while another took over gives out nothing that was not decided before that, and ends.

@@ -1,9 +1,20 @@
-//! The state of a border as voters give it to each other: a length of 4 bytes and postcard, and 8 bytes of its iterations back when
-//! it is held.
+//! What voters give to each other, so that one can take over from another: a length of 4 bytes and postcard. For the state of a border
+//! 8 bytes of its iterations come back when it is held.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 use zbmd_ir::State;
+
+use super::input_log::MirroredTokens;
+
+/// To a voter that could take over; `B` is the border, or a reference to it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum HolderMessage<B> {
+    /// To be held, and answered.
+    Border(B),
+    /// Of a source that is mirrored.
+    Tokens(MirroredTokens),
+}
 
 /// A border that a run can be gone on from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,6 +23,8 @@ pub(super) struct BorderCopy {
     pub iterations: u64,
     /// Tokens that each sink has been given from the beginning of the run up to there, in actor order.
     pub outputs: Vec<u64>,
+    /// Tokens that each source has been asked for up to there, likewise.
+    pub consumed: Vec<u64>,
     /// As a state is saved, with a checksum.
     pub state: Vec<u8>,
 }

@@ -16,11 +16,13 @@ use super::border_copy::{BorderCopy, checksum};
 use super::bundle_parts::RunBundle;
 use super::change_journal::ChangeJournal;
 use super::holders::Holders;
+use super::input_log::InputLog;
 use super::seat::{Candidate, LAST_STATE_LIMIT, Mandate, SeatTimes};
 use super::standby::Takeover;
 use crate::error::EngineError;
 use crate::options::{BorderState, CouncilSeat, Hosts};
 use crate::program::LoadedModes;
+use crate::run::epochs::consumed_tokens;
 use crate::run::event::WorkerEvent;
 use crate::run::inbox::EventSender;
 use crate::transport::release_gate::ReleaseGate;
@@ -49,6 +51,8 @@ pub(crate) struct ConductorSeat {
     /// The voters that could take over, if there are some.
     holders: Option<Holders>,
     holders_told: Instant,
+    /// Tokens of sources that are mirrored, if there are some and somebody could take over.
+    inputs: Option<Arc<InputLog>>,
     /// The border that everything is given out up to.
     released: BorderState,
     /// Borders that were released, from the last one whose tokens have been taken on.
@@ -167,6 +171,7 @@ impl ConductorSeat {
         };
         let mut taken = Self {
             holders: None,
+            inputs: None,
             holders_told: Instant::now(),
             released_before: [ReleasedBorder::of(&begin)].into(),
             released: begin,
@@ -211,6 +216,7 @@ impl ConductorSeat {
             });
         }
 
+        self.inputs = self.mirror(seat)?;
         let bundle = RunBundle::of(&self.modes).map_err(EngineError::Thread)?;
         let holders = Holders::start(
             self.candidate.own,
@@ -218,6 +224,7 @@ impl ConductorSeat {
             (self.run, bundle.number()),
             &hosts.credentials,
             self.candidate.waker(),
+            self.inputs.clone(),
         );
         let holders = holders.map_err(EngineError::Thread)?;
         holders.give(self.copy_of(&self.released));
@@ -225,11 +232,37 @@ impl ConductorSeat {
         Ok(())
     }
 
+    /// Where tokens of sources that are mirrored are kept, if there are any.
+    fn mirror(&self, seat: &CouncilSeat) -> Result<Option<Arc<InputLog>>, EngineError> {
+        let graph = &self.modes.first().program.graph;
+        let is_source = |name: &&String| graph.sources().any(|(_, actor)| actor.name == **name);
+        if let Some(unknown) = seat.mirrored.iter().find(|name| !is_source(name)) {
+            let why = format!("`{unknown}` is to be mirrored, and is no source of the model");
+            return Err(EngineError::Council { why });
+        }
+        if seat.mirrored.is_empty() {
+            return Ok(None);
+        }
+
+        let sources = graph.sources().zip(&self.released.state.consumed);
+        let logged = sources.map(|((_, actor), (_, consumed))| {
+            let is_mirrored = seat.mirrored.contains(&actor.name);
+            (is_mirrored, actor.outputs[0].token.bytes(), *consumed)
+        });
+        Ok(Some(Arc::new(InputLog::new(logged))))
+    }
+
+    /// Where the tokens are kept that sources are given, if any are.
+    pub(crate) fn inputs(&self) -> Option<Arc<InputLog>> {
+        self.inputs.clone()
+    }
+
     fn copy_of(&self, border: &BorderState) -> BorderCopy {
         let graph = &self.modes.first().program.graph;
         BorderCopy {
             iterations: border.state.iterations,
             outputs: self.outputs_until(border),
+            consumed: consumed_tokens(&border.state),
             state: state::encode(&border.state, graph, None),
         }
     }

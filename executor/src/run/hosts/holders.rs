@@ -1,5 +1,5 @@
-//! The voters that could take over from this conductor: each is given the state of every border before that is proposed. A thread
-//! for each connects to it, again and again if need be, gives it what it lacks, and hears what it holds. Nobody waits for one that
+//! The voters that could take over from this conductor: each is given the state of every border before that is proposed, and the
+//! tokens of sources that are mirrored as they come. A thread for each connects to it, again and again if need be, gives it what it lacks, and hears what it holds. Nobody waits for one that
 //! does not answer for a lease.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,7 +13,8 @@ use zbmd_wire::connection::{Credentials, SharedConnection};
 use zbmd_wire::handshake::{Hello, Purpose, dial};
 use zbmd_wire::{Deadline, connect_by};
 
-use super::border_copy::BorderCopy;
+use super::border_copy::{BorderCopy, HolderMessage};
+use super::input_log::{InputLog, MirroredTokens};
 use super::message;
 use super::seat::Waker;
 
@@ -25,6 +26,8 @@ const DIAL_LIMIT: Duration = Duration::from_secs(1);
 const CONNECT_LIMIT: Duration = Duration::from_millis(250);
 /// One that takes nothing, or does not answer, for so long is connected to anew.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// How often it is looked whether mirrored sources have new tokens: so much is lost at most with the conductor's host.
+const MIRROR_PAUSE: Duration = Duration::from_millis(2);
 
 /// What the voters are given, and what they hold.
 pub(super) struct Holders {
@@ -34,6 +37,8 @@ pub(super) struct Holders {
 struct Shared {
     state: Mutex<Copies>,
     changed: Condvar,
+    /// Tokens of sources that are mirrored, if there are any.
+    inputs: Option<Arc<InputLog>>,
     hello: Hello,
     credentials: Credentials,
     waker: Waker,
@@ -54,6 +59,12 @@ struct Present {
     held: Option<u64>,
 }
 
+/// What a voter is given next.
+enum Gift {
+    Border(Arc<BorderCopy>),
+    Tokens(MirroredTokens),
+}
+
 impl Holders {
     /// Begins to connect to these voters, for a run of the bundle with this checksum.
     ///
@@ -65,10 +76,12 @@ impl Holders {
         (run, bundle_number): (u128, u64),
         credentials: &Credentials,
         waker: Waker,
+        inputs: Option<Arc<InputLog>>,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             changed: Condvar::new(),
+            inputs,
             hello: Hello {
                 purpose: Purpose::Border,
                 run,
@@ -101,6 +114,9 @@ impl Holders {
         copies
             .borders
             .retain(|border| border.iterations >= iterations);
+        if let (Some(inputs), Some(first)) = (&self.shared.inputs, copies.borders.front()) {
+            inputs.forget_before(&first.consumed);
+        }
     }
 
     /// Whether all that are connected hold this border.
@@ -185,8 +201,16 @@ impl Shared {
             held,
         };
         self.locked().present.insert(voter, present);
-        while let Some(border) = self.next_after(held) {
-            message::send(&**connection, &*border)?;
+        let mut sent = Vec::new();
+        while let Some(gift) = self.next_gift(held, &mut sent) {
+            let border = match gift {
+                Gift::Border(border) => border,
+                Gift::Tokens(tokens) => {
+                    message::send(&**connection, &HolderMessage::<()>::Tokens(tokens))?;
+                    continue;
+                }
+            };
+            message::send(&**connection, &HolderMessage::Border(&*border))?;
             let mut answer = [0; 8];
             (&**connection).read_exact(&mut answer)?;
             if u64::from_le_bytes(answer) != border.iterations {
@@ -203,8 +227,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits for a border behind this one; `None` when the run is over.
-    fn next_after(&self, held: Option<u64>) -> Option<Arc<BorderCopy>> {
+    /// Waits for a border behind this one, or tokens behind those that were sent; `None` when the run is over.
+    fn next_gift(&self, held: Option<u64>, sent: &mut Vec<u64>) -> Option<Gift> {
         let mut copies = self.locked();
         loop {
             if copies.is_over {
@@ -212,10 +236,20 @@ impl Shared {
             }
             let mut borders = copies.borders.iter();
             if let Some(next) = borders.find(|border| Some(border.iterations) > held) {
-                return Some(Arc::clone(next));
+                return Some(Gift::Border(Arc::clone(next)));
             }
-            let woken = self.changed.wait(copies);
-            copies = woken.unwrap_or_else(PoisonError::into_inner);
+
+            let Some(inputs) = &self.inputs else {
+                let woken = self.changed.wait(copies);
+                copies = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(copies);
+            if let Some(tokens) = inputs.next_to_send(sent) {
+                return Some(Gift::Tokens(tokens));
+            }
+            let waited = self.changed.wait_timeout(self.locked(), MIRROR_PAUSE);
+            (copies, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

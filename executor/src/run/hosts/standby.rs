@@ -8,15 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use zbmd_council::decision::Decided;
-use zbmd_ir::{ChangePosition, State, insert_change, state};
+use zbmd_ir::{ChangePosition, Graph, State, insert_change, state};
 use zbmd_wire::Deadline;
 use zbmd_wire::connection::SharedConnection;
 use zbmd_wire::error::Refusal;
 use zbmd_wire::handshake::Accepted;
 
-use super::border_copy::BorderCopy;
+use super::border_copy::{BorderCopy, HolderMessage};
 use super::bundle_parts::RunBundle;
 use super::change_journal;
+use super::input_log::{MirroredTokens, SourceTokens};
 use super::message;
 use super::seat::{Candidate, LAST_STATE_LIMIT};
 use crate::error::EngineError;
@@ -33,6 +34,11 @@ pub struct Takeover {
     /// For each sink, in actor order, the tokens that were given out up to there: the number of the first token that is given out
     /// by whoever takes over. Those that follow may have been given out before too, with the same bits.
     pub outputs: Vec<u64>,
+    /// For each source, in actor order, the tokens behind [`State::consumed`] that were mirrored
+    /// ([`crate::CouncilSeat::mirrored`]): the run feeds them by itself, before those that it is given.
+    pub mirrored: Vec<u64>,
+    /// Their bytes.
+    pub(crate) inputs: Vec<Vec<u8>>,
     /// No live parameter changes before that any more: outputs up to the last border that was decided may have been given out, and
     /// what is set now comes after what was set before.
     pub(crate) decided_iterations: u64,
@@ -120,9 +126,12 @@ impl Engine {
             }
             if let Some((mut state, outputs)) = self.state_at(held, &decided) {
                 let last_change = self.add_changes(&mut state, &decided).map_err(error)?;
+                let (mirrored, inputs) = self.mirrored_behind(&locked(held), &state);
                 return Ok(Some(Takeover {
                     state,
                     outputs,
+                    mirrored,
+                    inputs,
                     decided_iterations: decided.border.iterations.max(last_change),
                     changes_made: decided.changes_made,
                     run: decided.run,
@@ -161,6 +170,32 @@ impl Engine {
         Ok(last_iteration)
     }
 
+    /// What was mirrored of each source behind a border. Sources that are mirrored stay together: of each there are the tokens of as many
+    /// iterations.
+    fn mirrored_behind(&self, held: &Held, state: &State) -> MirroredInputs {
+        let sources = self.loaded.program.graph.sources();
+        let sources = sources.zip(&state.consumed).zip(&held.inputs);
+        let found = sources.map(|(((id, _), (_, consumed)), tokens)| {
+            let tokens = tokens.as_ref()?;
+            let per_iteration = self.loaded.tokens_per_iteration(id);
+            Some((tokens, *consumed, per_iteration))
+        });
+        let found: Vec<_> = found.collect();
+        let mirrored = found.iter().flatten();
+        let iterations = mirrored
+            .map(|(tokens, consumed, per_iteration)| tokens.count_from(*consumed) / per_iteration);
+        let iterations = iterations.min().unwrap_or(0);
+
+        let inputs = found.iter().map(|source| match source {
+            Some((tokens, consumed, per_iteration)) if iterations > 0 => {
+                let count = iterations * per_iteration;
+                (count, tokens.copy_from(*consumed, count))
+            }
+            _ => (0, Vec::new()),
+        });
+        inputs.unzip()
+    }
+
     /// The state that a run is gone on from, and the tokens that each sink was given before.
     fn state_at(&self, held: &Mutex<Held>, decided: &Decided) -> Option<(State, Vec<u64>)> {
         let graph = &self.loaded.program.graph;
@@ -172,6 +207,9 @@ impl Engine {
     }
 }
 
+/// Of each source, tokens behind a border and their bytes.
+type MirroredInputs = (Vec<u64>, Vec<Vec<u8>>);
+
 /// Whether a run is gone on with from its beginning, which nobody must hold.
 fn begins_anew(decided: &Decided) -> bool {
     decided.border.given_out == 0
@@ -179,8 +217,18 @@ fn begins_anew(decided: &Decided) -> bool {
 
 fn forget_before(held: &Mutex<Held>, decided: &Decided) {
     let mut held = locked(held);
-    if held.run == Some(decided.run) {
-        held.copies = held.copies.split_off(&decided.border.given_out);
+    if held.run != Some(decided.run) {
+        return;
+    }
+    let Held { copies, inputs, .. } = &mut *held;
+    *copies = copies.split_off(&decided.border.given_out);
+    let Some((_, first)) = copies.first_key_value() else {
+        return;
+    };
+    for (tokens, consumed) in inputs.iter_mut().zip(&first.consumed) {
+        if let Some(tokens) = tokens {
+            tokens.forget_before(*consumed);
+        }
     }
 }
 
@@ -190,6 +238,8 @@ struct Held {
     run: Option<u128>,
     /// By their iterations.
     copies: BTreeMap<u64, BorderCopy>,
+    /// Tokens of each source that is mirrored.
+    inputs: Vec<Option<SourceTokens>>,
     /// Nothing is held any more.
     is_over: bool,
 }
@@ -201,6 +251,22 @@ impl Held {
         is_of_run
             .then(|| self.copies.get(&decided.border.given_out))
             .flatten()
+    }
+}
+
+impl Held {
+    /// Holds tokens of a source.
+    ///
+    /// # Errors
+    /// No source, or no whole tokens.
+    fn add(&mut self, graph: &Graph, tokens: &MirroredTokens) -> Result<(), String> {
+        let number = tokens.source as usize;
+        let Some((_, actor)) = graph.sources().nth(number) else {
+            return Err(format!("the model has no source {number}"));
+        };
+        self.inputs.resize_with(graph.sources().count(), || None);
+        let first = || SourceTokens::new(actor.outputs[0].token.bytes(), tokens.first);
+        self.inputs[number].get_or_insert_with(first).add(tokens)
     }
 }
 
@@ -244,21 +310,36 @@ impl Receiving {
             if held.run != Some(run) {
                 held.run = Some(run);
                 held.copies.clear();
+                held.inputs.clear();
             }
         }
+        let graph = &self.graph_engine.loaded.program.graph;
         loop {
-            let copy: BorderCopy = message::receive(connection)?;
-            let graph = &self.graph_engine.loaded.program.graph;
+            let copy = match message::receive(connection)? {
+                HolderMessage::Border(copy) => copy,
+                HolderMessage::Tokens(tokens) => {
+                    match self.held_of(run) {
+                        Some(mut held) => held.add(graph, &tokens).map_err(io::Error::other)?,
+                        None => return Ok(()),
+                    }
+                    continue;
+                }
+            };
+            let copy: BorderCopy = copy;
             state::decode(&copy.state, graph).map_err(io::Error::other)?;
             let iterations = copy.iterations;
-            let mut held = locked(&self.held);
-            if held.run != Some(run) || held.is_over {
-                return Ok(());
-            }
-            held.copies.insert(iterations, copy);
-            drop(held);
+            match self.held_of(run) {
+                Some(mut held) => held.copies.insert(iterations, copy),
+                None => return Ok(()),
+            };
             connection.write_all(&iterations.to_le_bytes())?;
             connection.flush()?;
         }
+    }
+
+    /// What is held of a run, unless it is of a later one, or nothing is held any more.
+    fn held_of(&self, run: u128) -> Option<MutexGuard<'_, Held>> {
+        let held = locked(&self.held);
+        (held.run == Some(run) && !held.is_over).then_some(held)
     }
 }
