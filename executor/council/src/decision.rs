@@ -78,6 +78,13 @@ pub enum Decision {
         /// Which one.
         holder: VoterId,
     },
+    /// From its last border on the run goes on with another program. Nobody holds a state of that yet.
+    Swap {
+        /// In which epoch it is proposed.
+        epoch: u64,
+        /// The number of the program's bundle.
+        bundle: u64,
+    },
 }
 
 impl Decision {
@@ -155,6 +162,8 @@ pub struct Decided {
     pub hosts: BTreeSet<u32>,
     /// The run has come to its end.
     pub is_over: bool,
+    /// The number of the bundle that the run has gone over to, if it does not go on with the one that it began with.
+    pub bundle: Option<u64>,
     /// The voters that get the state of each border.
     pub holders: BTreeSet<VoterId>,
     /// The last border. It outlives its epoch.
@@ -181,6 +190,7 @@ impl Decided {
                 if run != self.run {
                     self.run = run;
                     self.holders.clear();
+                    self.bundle = None;
                     (self.border, self.border_epoch) = (RunBorder::default(), 0);
                     (self.changes_made, self.changes) = (0, Vec::new());
                 }
@@ -214,6 +224,7 @@ impl Decided {
                 effect(is_in_time && self.holders.insert(holder))
             }
             Ok(Decision::Leave { holder }) => effect(self.holders.remove(&holder)),
+            Ok(Decision::Swap { epoch, bundle }) => self.swap_program(epoch, bundle),
             Err(_) => Effect::Void,
         }
     }
@@ -234,6 +245,15 @@ impl Decided {
         (self.border, self.border_epoch) = (border, epoch);
         self.holders.retain(|holder| held_by.contains(holder));
         Effect::Taken
+    }
+
+    fn swap_program(&mut self, epoch: u64, bundle: u64) -> Effect {
+        let is_new = epoch == self.epoch && self.bundle != Some(bundle);
+        if is_new {
+            self.bundle = Some(bundle);
+            self.holders.clear();
+        }
+        effect(is_new)
     }
 
     fn add_change(&mut self, epoch: u64, number: u64, change: Vec<u8>) -> Effect {
@@ -336,6 +356,39 @@ mod tests {
             holder: VoterId(holder),
             holds,
         }
+    }
+
+    #[test]
+    fn a_swap_is_of_its_epoch_and_leaves_no_holder() {
+        let mut decided = Decided::default();
+        let mut index = 0;
+        let mut apply = |decided: &mut Decided, decision: &Decision| {
+            index += 1;
+            decided.apply(&entry(index, 1, decision))
+        };
+        let join = Decision::Join {
+            holder: VoterId(2),
+            holds: 0,
+        };
+        let swap = |epoch, bundle| Decision::Swap { epoch, bundle };
+        apply(&mut decided, &epoch());
+        apply(&mut decided, &join);
+
+        assert_eq!(apply(&mut decided, &swap(9, 5)), Effect::Void);
+        assert_eq!((decided.bundle, decided.holders.len()), (None, 1));
+        assert_eq!(apply(&mut decided, &swap(1, 5)), Effect::Taken);
+        assert_eq!((decided.bundle, decided.holders.len()), (Some(5), 0));
+
+        // Once more is once, and leaves those that hold its states.
+        apply(&mut decided, &join);
+        assert_eq!(apply(&mut decided, &swap(1, 5)), Effect::Void);
+        assert_eq!(decided.holders.len(), 1);
+
+        // The next epoch of the run goes on with it, another run does not.
+        apply(&mut decided, &epoch());
+        assert_eq!(decided.bundle, Some(5));
+        apply(&mut decided, &epoch_of(8));
+        assert_eq!(decided.bundle, None);
     }
 
     #[test]

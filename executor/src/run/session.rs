@@ -85,29 +85,9 @@ pub struct Session {
     modes: Arc<LoadedModes>,
     is_supervised: bool,
     pump_role: PumpRole,
+    /// Whether it is over several hosts.
     #[cfg(hosts)]
-    hosts: RunHosts,
-}
-
-/// Whether a run is over several hosts.
-#[cfg(hosts)]
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RunHosts {
-    One,
-    Several,
-    /// Several, in the name of a council.
-    Council,
-}
-
-#[cfg(hosts)]
-impl RunHosts {
-    fn of(options: &RunOptions) -> Self {
-        match &options.hosts {
-            None => Self::One,
-            Some(hosts) if hosts.council.is_some() => Self::Council,
-            Some(_) => Self::Several,
-        }
-    }
+    has_hosts: bool,
 }
 
 /// Why a run cannot go over to another program.
@@ -232,7 +212,7 @@ impl Session {
         let is_realtime = options.realtime;
         let pump_role = PumpRole::of(&options);
         #[cfg(hosts)]
-        let hosts = RunHosts::of(&options);
+        let has_hosts = options.hosts.is_some();
         let (send_result, result_receiver) = mpsc::channel::<RunResult>();
         let mut manager = EpochManager::new(
             Arc::clone(modes),
@@ -293,7 +273,7 @@ impl Session {
             is_supervised,
             pump_role,
             #[cfg(hosts)]
-            hosts,
+            has_hosts,
         })
     }
 
@@ -330,7 +310,7 @@ impl Session {
     /// Looks into the run, from any thread.
     pub fn probes(&self) -> ProbeHandle {
         #[cfg(hosts)]
-        let has_hosts = self.hosts != RunHosts::One;
+        let has_hosts = self.has_hosts;
         #[cfg(not(hosts))]
         let has_hosts = false;
         ProbeHandle {
@@ -412,9 +392,9 @@ impl Session {
             }
         }
         #[cfg(hosts)]
-        let offer = match self.hosts {
-            RunHosts::One => None,
-            _ => Some(self.offer(to).map_err(|why| SwapError::Hosts { why })?),
+        let offer = match self.has_hosts {
+            true => Some(self.offer(to).map_err(|why| SwapError::Hosts { why })?),
+            false => None,
         };
         let requested = RequestedSwap {
             modes: Arc::clone(&to.modes),
@@ -437,12 +417,6 @@ impl Session {
     /// The bundle of a program, for the agents of other hosts.
     #[cfg(hosts)]
     fn offer(&self, to: &Engine) -> Result<Arc<BundleOffer>, String> {
-        if self.hosts == RunHosts::Council {
-            return Err(
-                "under a council, which keeps to one program: end the run, and start the new one"
-                    .to_owned(),
-            );
-        }
         check_exchange(&self.loaded, &to.loaded)?;
         let offer = BundleOffer::of(&to.modes);
         offer.map_err(|error| format!("no memory for its bundle: {error}"))

@@ -619,7 +619,11 @@ impl<'m> SupervisedRun<'m> {
         let Some(swap) = &*requested else {
             return false;
         };
-        let Some(outcome) = self.manager.pool.load_on_hosts(swap) else {
+        let outcome = match self.swap_refusal() {
+            Some(why) => Some(Err(why)),
+            None => self.manager.pool.load_on_hosts(swap),
+        };
+        let Some(outcome) = outcome else {
             return false;
         };
         let is_loaded = outcome.is_ok();
@@ -641,6 +645,7 @@ impl<'m> SupervisedRun<'m> {
         if let Some(requested) = requested_program {
             self.manager.swap_program(&requested);
             self.take_over_plans();
+            self.swap_in_council(&requested);
         }
     }
 
@@ -870,6 +875,12 @@ impl SupervisedRun<'_> {
     fn follow_council(&mut self) {}
 
     fn propose_end(&mut self) {}
+
+    fn swap_refusal(&self) -> Option<String> {
+        None
+    }
+
+    fn swap_in_council(&mut self, _: &RequestedSwap) {}
 
     fn settle_council(&mut self, _: bool) -> Result<(), RunError> {
         Ok(())

@@ -440,6 +440,7 @@ impl World {
                 return self.check_copies(epoch, border.iterations);
             }
             Ok(Decision::Epoch { .. } | Decision::Change { .. } | Decision::End { .. })
+            | Ok(Decision::Swap { .. })
             | Err(_) => {}
         }
         Ok(())

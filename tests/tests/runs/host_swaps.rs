@@ -1,16 +1,21 @@
 //! Runs over several hosts that go over to another program while tokens flow: on all hosts at one border, with the output of one host,
 //! also where a host is lost meanwhile; and what cannot take the program's place, which changes nothing.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::path::Path;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+use zbmd_compiler::{CompileOptions, Losses, MachineChoice, SearchOptions, compile_str};
 use zbmd_executor::supervise::{Event, What};
-use zbmd_executor::{Engine, Isolation, RunOptions, Session, SwapError};
+use zbmd_executor::{CouncilSeat, Engine, Isolation, RunOptions, Session, SinkHandle, SwapError};
+use zbmd_scheduler::assign::Objective;
 use zbmd_tests::agents::{AgentProcess, TWO_HOSTS};
+use zbmd_tests::council_runs::LEASE;
+use zbmd_tests::free_port::free_port;
 use zbmd_tests::harness::Test;
 
 use super::hosts::{
@@ -27,6 +32,14 @@ pub(super) const TESTS: &[Test] = &[
         a_host_is_lost_and_comes_back,
     ),
     ("what_cannot_take_its_place", what_cannot_take_its_place),
+    (
+        "a_council_goes_on_with_the_new_program",
+        a_council_goes_on_with_the_new_program,
+    ),
+    (
+        "the_new_program_is_taken_over",
+        the_new_program_is_taken_over,
+    ),
 ];
 
 const PROCESSES: Isolation = Isolation::Processes { program: None };
@@ -58,13 +71,16 @@ fn model(step: u32, pins: &str) -> String {
 const PINS: &str = r#""in": "left:0", "scale": "left:0", "sum": "right:0", "out": "left:0""#;
 
 fn engine_of(folder: &Path, machine: &str, model: &str) -> Engine {
+    engine_for(folder, machine, model, CompileOptions::default())
+}
+
+fn engine_for(folder: &Path, machine: &str, model: &str, options: CompileOptions) -> Engine {
     let file = folder.join("cluster.ron");
     std::fs::write(&file, machine).expect("written");
     let options = CompileOptions {
         machine: MachineChoice::File(file),
-        contingencies: Losses::None,
         block: Some(BLOCK),
-        ..CompileOptions::default()
+        ..options
     };
     let compiled = compile_str("steps.ron", model, "", &options);
     let compiled = compiled.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
@@ -175,28 +191,195 @@ impl Epochs {
 
 fn both_hosts_go_over_at_one_border() {
     let folder = tempfile::tempdir().expect("a folder");
-    let programs = [2, 3, 5, 2].map(|step| engine(folder.path(), step));
+    let programs = PROGRAMS.map(|step| engine(folder.path(), step));
     let agent = start_agent(&token_file(folder.path()));
     for isolation in [Isolation::Threads, PROCESSES] {
-        let mut options = with_isolation(&programs[0], &agent, &isolation);
-        let mut epochs = Epochs::count(&mut options);
-        let mut next = 1;
-        let sums = run(&programs[0], options, |session, pushes| {
-            if !epochs.are(next, pushes) {
-                return false;
-            }
-            let program = programs.get(next);
-            if let Some(program) = program {
-                session.swap(program).expect("it can");
-                next += 1;
-            }
-            program.is_none()
-        });
-        let firsts = check_steps(&sums, &[2.0, 3.0, 5.0, 2.0]);
-        for first in firsts {
-            assert!(first.is_multiple_of(BLOCK as usize), "at a border: {first}");
+        let options = with_isolation(&programs[0], &agent, &isolation);
+        go_through(&programs, options);
+    }
+}
+
+const PROGRAMS: [u32; 4] = [2, 3, 5, 2];
+
+/// Runs these programs, each in the place of the one before it as soon as that is at work.
+fn go_through(programs: &[Engine; PROGRAMS.len()], mut options: RunOptions) {
+    let mut epochs = Epochs::count(&mut options);
+    let mut next = 1;
+    let sums = run(&programs[0], options, |session, pushes| {
+        if !epochs.are(next, pushes) {
+            return false;
+        }
+        let program = programs.get(next);
+        if let Some(program) = program {
+            session.swap(program).expect("it can");
+            next += 1;
+        }
+        program.is_none()
+    });
+    let firsts = check_steps(&sums, &PROGRAMS.map(f64::from));
+    for first in firsts {
+        assert!(first.is_multiple_of(BLOCK as usize), "at a border: {first}");
+    }
+}
+
+/// A council of three, whose first voter is a run of this process.
+struct Council {
+    folder: PathBuf,
+    token_file: PathBuf,
+    voters: Vec<SocketAddr>,
+    witnesses: Vec<u64>,
+}
+
+impl Council {
+    fn new(folder: &Path, witnesses: &[u64]) -> Self {
+        let voters = (0..3).map(|_| SocketAddr::from((Ipv4Addr::LOCALHOST, free_port())));
+        Self {
+            folder: folder.to_owned(),
+            token_file: token_file(folder),
+            voters: voters.collect(),
+            witnesses: witnesses.to_vec(),
         }
     }
+
+    fn folder_of(&self, voter: u64) -> PathBuf {
+        self.folder.join(format!("voter.{voter}"))
+    }
+
+    /// An agent that is this voter.
+    fn agent(&self, voter: u64) -> AgentProcess {
+        let listed = |values: Vec<String>| values.join(",");
+        let voters = self.voters.iter().map(ToString::to_string);
+        let witnesses = self.witnesses.iter().map(ToString::to_string);
+        let options = [
+            ("--council", listed(voters.collect())),
+            ("--witnesses", listed(witnesses.collect())),
+            ("--voter", voter.to_string()),
+            (
+                "--council-folder",
+                self.folder_of(voter).display().to_string(),
+            ),
+            ("--council-lease", format!("{}ms", LEASE.as_millis())),
+        ];
+        let options = options.iter();
+        let arguments: Vec<&OsStr> = options
+            .flat_map(|(name, value)| [OsStr::new(*name), OsStr::new(value)])
+            .collect();
+        start_agent_with(&self.token_file, &arguments)
+    }
+
+    /// Options of a run that is this voter, with an agent for its other host.
+    fn options(&self, engine: &Engine, agent: &AgentProcess, voter: u64) -> RunOptions {
+        let mut options = host_options(engine, agent, LONG_LEASE);
+        if let Some(hosts) = &mut options.hosts {
+            hosts.council = Some(CouncilSeat {
+                voters: self.voters.clone(),
+                own: voter,
+                witnesses: self.witnesses.clone(),
+                folder: self.folder_of(voter),
+                lease: LEASE,
+                mirrored: BTreeSet::new(),
+            });
+        }
+        options
+    }
+}
+
+fn a_council_goes_on_with_the_new_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let programs = PROGRAMS.map(|step| engine(folder.path(), step));
+    let council = Council::new(folder.path(), &[2, 3]);
+    let (right, _witness) = (council.agent(2), council.agent(3));
+    go_through(&programs, council.options(&programs[0], &right, 1));
+}
+
+/// Who stands by with the new program, once that is at work, goes on with it where the conductor has ended. While somebody stands by,
+/// nothing takes the program's place.
+fn the_new_program_is_taken_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Nothing is pinned, and without a pipeline one host does it all: each can.
+    let [old, new] = [2, 3].map(|step| {
+        let options = CompileOptions {
+            contingencies: Losses::Hosts,
+            search: SearchOptions {
+                objective: Some(Objective::LATENCY),
+                ..SearchOptions::default()
+            },
+            ..CompileOptions::default()
+        };
+        engine_for(folder.path(), TWO_HOSTS, &model(step, ""), options)
+    });
+    let council = Council::new(folder.path(), &[3]);
+    let agent = council.agent(3);
+    let mut session = old
+        .start(council.options(&old, &agent, 1))
+        .expect("a session");
+    let mut source = session.source("in").expect("a source");
+    let sink = session.sink("out").expect("a sink");
+    let pulled = std::thread::spawn(move || all_sums(sink));
+    let mut feed = |pushes: usize| {
+        for _ in 0..pushes {
+            source.push(&[1f64; PIECE]).expect("taken");
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    };
+    feed(SOME_PUSHES);
+    session.swap(&new).expect("nobody stands by");
+    feed(5 * SOME_PUSHES);
+
+    let mut options = council.options(&new, &agent, 2);
+    let hosts = options.hosts.as_mut().expect("there are some");
+    hosts.agents.clear();
+    hosts.own = Some("right".to_owned());
+    let (engine, hosts) = (new.clone(), hosts.clone());
+    let standby = std::thread::spawn(move || engine.stand_by(&hosts));
+    // That somebody stands by is seen by what is refused then; the program itself takes its own place without a trace.
+    let refusal = loop {
+        feed(1_000);
+        if let Err(refusal) = session.swap(&new) {
+            break refusal.to_string();
+        }
+    };
+    assert!(refusal.contains("voter 2 stands by"), "{refusal}");
+    feed(SOME_PUSHES);
+
+    // It gives the run up, as if its host were lost.
+    drop(session);
+    let sums = pulled.join().expect("no panic");
+    check_steps(&sums, &[2.0, 3.0]);
+    let takeover = standby.join().expect("no panic").expect("it can");
+    let takeover = takeover.expect("a run that has not ended");
+    let token = takeover.outputs[0] as usize;
+    assert!(
+        token > 0 && token <= sums.len(),
+        "{token} of {}",
+        sums.len()
+    );
+
+    let mut session = new.take_over(options, takeover).expect("a session");
+    let mut source = session.source("in").expect("a source");
+    let sink = session.sink("out").expect("a sink");
+    let pulled = std::thread::spawn(move || all_sums(sink));
+    source.push(&[1f64; 100 * PIECE]).expect("taken");
+    drop(source);
+    session.join().expect("it ends well");
+    let rest = pulled.join().expect("no panic");
+    assert_eq!(rest.len(), 100 * PIECE);
+    assert_eq!(rest[0] - sums[token - 1], 3.0);
+    assert!(rest.windows(2).all(|pair| pair[1] - pair[0] == 3.0));
+    // What was given out twice is the same.
+    let both = rest.len().min(sums.len() - token);
+    assert_eq!(sums[token..][..both], rest[..both]);
+}
+
+/// What a sink gives, until its run is over.
+fn all_sums(mut sink: SinkHandle) -> Vec<f64> {
+    let mut sums = Vec::new();
+    let mut part = vec![0; 8 * 4096];
+    while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut part) {
+        let tokens = part[..8 * tokens as usize].as_chunks::<8>().0.iter();
+        sums.extend(tokens.map(|token| f64::from_ne_bytes(*token)));
+    }
+    sums
 }
 
 /// The agent is killed as soon as it has loaded the new program, and another one takes its place, which has neither.

@@ -31,6 +31,11 @@ impl BundleOffer {
         }))
     }
 
+    /// The number of its bundle.
+    pub(crate) fn bundle_number(&self) -> u64 {
+        self.bundle.number()
+    }
+
     /// Says what has come of it. What is said first stays.
     pub(crate) fn settle(&self, outcome: Result<(), String>) {
         let known = self.outcome.lock();

@@ -5,12 +5,15 @@
 //! and is made again until what it says is decided, or another has conducted since.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use zbmd_council::VoterId;
 use zbmd_council::decision::{Decided, Decision, RunBorder};
 use zbmd_ir::state;
+use zbmd_wire::connection::Credentials;
 
 use super::border_copy::{BorderCopy, checksum};
 use super::bundle_parts::RunBundle;
@@ -48,7 +51,10 @@ pub(crate) struct ConductorSeat {
     /// Changes of live parameters that the run had made then.
     changes_before: u64,
     mandate: Mandate,
-    /// The voters that could take over, if there are some.
+    /// Where the voters are that could take over, and how connections to them are protected.
+    others: BTreeMap<VoterId, SocketAddr>,
+    credentials: Credentials,
+    /// Those voters, if there are some.
     holders: Option<Holders>,
     holders_told: Instant,
     /// Tokens of sources that are mirrored, if there are some and somebody could take over.
@@ -169,7 +175,14 @@ impl ConductorSeat {
             epoch: 0,
             conductor: candidate.own,
         };
+        let voters = (1..).zip(&seat.voters);
+        let others =
+            voters.filter(|(voter, _)| *voter != seat.own && !seat.witnesses.contains(voter));
         let mut taken = Self {
+            others: others
+                .map(|(voter, address)| (VoterId(voter), *address))
+                .collect(),
+            credentials: hosts.credentials.clone(),
             holders: None,
             inputs: None,
             holders_told: Instant::now(),
@@ -188,7 +201,7 @@ impl ConductorSeat {
             patience: Patience::new(),
         };
 
-        taken.begin_to_copy(hosts, seat, is_run_of_its_own)?;
+        taken.begin_to_copy(seat, is_run_of_its_own)?;
         taken.wait_for_election().map_err(error)?;
         Ok(taken)
     }
@@ -196,17 +209,10 @@ impl ConductorSeat {
     /// Gives the state of each border to the voters that could take over, from the first one on.
     fn begin_to_copy(
         &mut self,
-        hosts: &Hosts,
         seat: &CouncilSeat,
         is_run_of_its_own: bool,
     ) -> Result<(), EngineError> {
-        let voters = (1..).zip(&seat.voters);
-        let others =
-            voters.filter(|(voter, _)| *voter != seat.own && !seat.witnesses.contains(voter));
-        let others: BTreeMap<VoterId, _> = others
-            .map(|(voter, address)| (VoterId(voter), *address))
-            .collect();
-        if others.is_empty() {
+        if self.others.is_empty() {
             return Ok(());
         }
         if is_run_of_its_own && self.released.state.iterations > 0 {
@@ -218,15 +224,20 @@ impl ConductorSeat {
 
         self.inputs = self.mirror(seat)?;
         let bundle = RunBundle::of(&self.modes).map_err(EngineError::Thread)?;
+        let started = self.start_holders(bundle.number());
+        started.map_err(EngineError::Thread)
+    }
+
+    /// Begins to connect to the voters that could take over the program of this bundle, from the last border on.
+    fn start_holders(&mut self, bundle: u64) -> io::Result<()> {
         let holders = Holders::start(
             self.candidate.own,
-            &others,
-            (self.run, bundle.number()),
-            &hosts.credentials,
+            &self.others,
+            (self.run, bundle),
+            &self.credentials,
             self.candidate.waker(),
             self.inputs.clone(),
-        );
-        let holders = holders.map_err(EngineError::Thread)?;
+        )?;
         holders.give(self.copy_of(&self.released));
         self.holders = Some(holders);
         Ok(())
@@ -357,6 +368,50 @@ impl ConductorSeat {
             }
             self.candidate.wait();
         }
+    }
+
+    /// Why the run cannot go over to another program now.
+    pub(crate) fn swap_refusal(&self) -> Option<String> {
+        let decided = self.candidate.member.decided();
+        let holder = decided.holders.first()?;
+        Some(format!(
+            "{holder} stands by with the program that is at work, and cannot take over another one: end it, and start it with the new bundle once the run has gone over"
+        ))
+    }
+
+    /// Has it decided that the run goes on with another program, of this bundle, from the border on at which the one before has ended:
+    /// `begin`, as the new one has it. Whoever stood by for the one before does no more.
+    ///
+    /// # Errors
+    /// This run may conduct no more, and why.
+    pub(crate) fn swap_program(
+        &mut self,
+        (modes, bundle): (&Arc<LoadedModes>, u64),
+        begin: BorderState,
+    ) -> Result<(), String> {
+        self.settle()?;
+        let mut proposed: Option<Instant> = None;
+        while self.candidate.member.decided().bundle != Some(bundle) {
+            self.step()?;
+            let is_due = proposed.is_none_or(|at| at.elapsed() > self.repeat_after());
+            if is_due && self.candidate.may_act() {
+                self.candidate.member.submit(Decision::Swap {
+                    epoch: self.mandate.epoch,
+                    bundle,
+                });
+                proposed = Some(Instant::now());
+            }
+            self.candidate.wait();
+        }
+
+        self.modes = Arc::clone(modes);
+        self.released = begin;
+        if self.holders.take().is_some() {
+            let started = self.start_holders(bundle);
+            started
+                .map_err(|error| format!("no thread for those that could take over: {error}"))?;
+        }
+        Ok(())
     }
 
     /// Proposes a border of the run, in the place of an earlier one that has not been decided.

@@ -75,16 +75,17 @@ impl Engine {
         let candidate = Candidate::start(seat, &hosts.credentials, Some(send_connections));
         let candidate = candidate.map_err(error)?;
         let held = Arc::<Mutex<Held>>::default();
+        let bundle_number = bundle.number();
         let receiver = Receiving {
             held: Arc::clone(&held),
-            bundle_number: bundle.number(),
+            bundle_number,
             graph_engine: self.clone(),
         };
         std::thread::Builder::new()
             .name("zbmd borders".to_owned())
             .spawn(move || receiver.accept(&connections))
             .map_err(EngineError::Thread)?;
-        let outcome = self.wait_to_take_over(candidate, &held);
+        let outcome = self.wait_to_take_over(candidate, &held, bundle_number);
         // What still comes is of a conductor that is gone.
         locked(&held).is_over = true;
         outcome
@@ -94,6 +95,7 @@ impl Engine {
         &self,
         candidate: Candidate,
         held: &Arc<Mutex<Held>>,
+        bundle_number: u64,
     ) -> Result<Option<Takeover>, EngineError> {
         let error = |why: String| EngineError::Council { why };
         let mut could_conduct = None;
@@ -106,8 +108,9 @@ impl Engine {
             }
 
             forget_before(held, &decided);
+            let has_program = decided.bundle.is_none_or(|number| number == bundle_number);
             let holds_copy = locked(held).copy_to_begin_with(&decided).is_some();
-            let can_conduct = holds_copy || begins_anew(&decided);
+            let can_conduct = has_program && (holds_copy || begins_anew(&decided));
             if could_conduct.replace(can_conduct) != Some(can_conduct) {
                 candidate.member.set_can_conduct(can_conduct);
             }
@@ -124,7 +127,8 @@ impl Engine {
                 );
                 return Err(error(why));
             }
-            if let Some((mut state, outputs)) = self.state_at(held, &decided) {
+            let found = self.state_at(held, &decided).filter(|_| has_program);
+            if let Some((mut state, outputs)) = found {
                 let last_change = self.add_changes(&mut state, &decided).map_err(error)?;
                 let (mirrored, inputs) = self.mirrored_behind(&locked(held), &state);
                 return Ok(Some(Takeover {

@@ -7,6 +7,7 @@ use zbmd_ir::DeviceId;
 
 use super::SupervisedRun;
 use crate::error::RunError;
+use crate::run::control::RequestedSwap;
 use crate::run::hosts::conductor_seat::ConductorSeat;
 
 /// Committed borders are looked for so often; workers are not disturbed by it.
@@ -67,6 +68,22 @@ impl SupervisedRun<'_> {
     pub(super) fn propose_end(&mut self) {
         if let Some(seat) = &mut self.seat {
             seat.propose(self.manager.present_border());
+        }
+    }
+
+    /// Why the run cannot go over to another program now, if the council is what keeps it.
+    pub(super) fn swap_refusal(&self) -> Option<String> {
+        self.seat.as_ref()?.swap_refusal()
+    }
+
+    /// Has it decided that the run has gone over to another program.
+    pub(super) fn swap_in_council(&mut self, requested: &RequestedSwap) {
+        let (Some(seat), Some(offer)) = (&mut self.seat, &requested.offer) else {
+            return;
+        };
+        let program = (&requested.modes, offer.bundle_number());
+        if let Err(why) = seat.swap_program(program, self.manager.present_border()) {
+            self.council_end.get_or_insert(why);
         }
     }
 
