@@ -880,7 +880,7 @@ impl SupervisedRun<'_> {
         None
     }
 
-    fn swap_in_council(&mut self, _: &RequestedSwap) {}
+    fn swap_in_council(&mut self, _: &crate::run::control::RequestedSwap) {}
 
     fn settle_council(&mut self, _: bool) -> Result<(), RunError> {
         Ok(())
