@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_ir::{Action, ActorId, BlobId, Calendar, Graph, Machine, walk};
 
-use super::layout::OffsetRange;
+use super::layout::{OffsetRange, RegionLayout};
 use super::queue::{BankRange, Command};
 
 /// The weights that a calendar fetches.
@@ -21,9 +21,9 @@ pub(super) struct FetchedWeights {
 pub(super) struct FetchedWeight {
     /// Where the program has them.
     pub(super) blob: BlobId,
-    /// Where they go in the arena.
-    pub(super) offset_bytes: u64,
     pub(super) bytes: u64,
+    /// Where they go in the arena.
+    offset_bytes: u64,
     /// Whether the actor waits for what the period before has fetched.
     is_for_next: bool,
     /// The copy, once both of its ends are known.
@@ -74,11 +74,19 @@ impl FetchedWeights {
         self.by_actor.get(&actor)
     }
 
-    /// Where the weights of an actor are on the host, and where they go.
-    pub(super) fn set_copy(&mut self, actor: ActorId, from: BankRange, to: BankRange) {
-        if let Some(weight) = self.by_actor.get_mut(&actor) {
-            weight.copy = Some((from, to));
-        }
+    /// Lets the weights of an actor be copied from where they are on the host; where its kernels find them in the arena.
+    pub(super) fn copy_from(
+        &mut self,
+        actor: ActorId,
+        from: BankRange,
+        arena: &RegionLayout,
+    ) -> BankRange {
+        let Some(weight) = self.by_actor.get_mut(&actor) else {
+            return from;
+        };
+        let to = arena.range(weight.offset_bytes, weight.bytes);
+        weight.copy = Some((from, to));
+        to
     }
 
     /// What fetches the weights of an actor; nothing if its kernels do not read them.

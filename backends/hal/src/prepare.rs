@@ -439,27 +439,25 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
         let bank_bytes = self.queue.limits().bank_bytes;
         let mut constants = ConstantLayout::new(bank_bytes, MemoryKind::Device);
         let mut fetched_constants = ConstantLayout::new(bank_bytes, MemoryKind::Host);
-        let mut fetched_places = Vec::new();
+        let mut fetched_tables = BTreeMap::new();
         for (actor, plan) in plans {
             let mut kernel_numbers = Vec::new();
             for kernel in plan.kernels() {
                 kernel_numbers.push(self.kernels.len() as u32);
                 self.kernels.push(Arc::clone(kernel));
             }
+
             let fetched_table = self.fetched_table(request.program, actor, &plan);
-            let mut consts = Vec::new();
-            for (number, bytes) in plan.consts.iter().enumerate() {
-                if Some(number) == fetched_table {
-                    fetched_places.push((actor, number, fetched_constants.add_constant(bytes)));
-                    consts.push(BankRange::new(0, 0, 0));
-                } else {
-                    consts.push(constants.add_constant(bytes));
-                }
-            }
+            fetched_tables.extend(fetched_table.map(|table| (actor, table)));
+            let tables = plan.consts.iter().enumerate();
+            let consts = tables.map(|(table, bytes)| match Some(table) == fetched_table {
+                true => fetched_constants.add_constant(bytes),
+                false => constants.add_constant(bytes),
+            });
             let ready = ReadyActor {
+                consts: consts.collect(),
                 plan,
                 kernels: kernel_numbers,
-                consts,
             };
             self.actors.insert(actor, ready);
         }
@@ -470,15 +468,18 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
         self.uploaded = uploaded.bytes;
 
         // Banks were numbered by the layout; on the device they may have been there before.
-        for range in self.actors.values_mut().flat_map(|ready| &mut ready.consts) {
-            if range.len() > 0 {
-                range.bank = uploaded.banks[range.bank as usize];
+        for (&actor, ready) in &mut self.actors {
+            let fetched_table = fetched_tables.get(&actor);
+            for (table, range) in ready.consts.iter_mut().enumerate() {
+                if Some(&table) != fetched_table {
+                    range.bank = uploaded.banks[range.bank as usize];
+                    continue;
+                }
+                range.bank = on_host.banks[range.bank as usize];
+                *range = self.fetched.copy_from(actor, *range, &self.arena);
             }
         }
-        for (actor, number, mut from) in fetched_places {
-            from.bank = on_host.banks[from.bank as usize];
-            self.fetch_constant(actor, number, from);
-        }
+
         let before_first = self.fetched.commands_before_first();
         Ok(self.queue.run_once(&before_first, PATIENCE_NS)?)
     }
@@ -502,18 +503,6 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
             ));
         }
         table
-    }
-
-    /// Lets an actor read a constant table from the arena, where its weights are copied to from `from`.
-    fn fetch_constant(&mut self, actor: ActorId, table: usize, from: BankRange) {
-        let Some(weights) = self.fetched.of_actor(actor) else {
-            return;
-        };
-        let to = self.arena.range(weights.offset_bytes, weights.bytes);
-        self.fetched.set_copy(actor, from, to);
-        if let Some(ready) = self.actors.get_mut(&actor) {
-            ready.consts[table] = to;
-        }
     }
 
     /// The heads of all buffers that have one.

@@ -152,7 +152,8 @@ impl Session {
     fn start(
         engine: &Engine,
         options: RunOptions,
-        takeover: Option<Takeover>,
+        #[cfg_attr(not(hosts), expect(unused_mut, reason = "nothing was mirrored"))]
+        mut takeover: Option<Takeover>,
     ) -> Result<Self, EngineError> {
         let Engine { loaded, modes } = engine;
         let begin = modes.get(options.present_mode.mode);
@@ -199,7 +200,9 @@ impl Session {
         #[cfg(hosts)]
         let is_takeover = takeover.is_some();
         #[cfg(hosts)]
-        let first_inputs = takeover.as_ref().map(|takeover| takeover.inputs.clone());
+        let first_inputs = takeover
+            .as_mut()
+            .map(|takeover| std::mem::take(&mut takeover.inputs));
         #[cfg(hosts)]
         let seat = take_seat(&options, modes, &control, &pool, (&initial_state, takeover))?;
         #[cfg(not(hosts))]

@@ -1,6 +1,6 @@
 //! The voters that could take over from this conductor: each is given the state of every border before that is proposed, and the
-//! tokens of sources that are mirrored as they come. A thread for each connects to it, again and again if need be, gives it what it lacks, and hears what it holds. Nobody waits for one that
-//! does not answer for a lease.
+//! tokens of sources that are mirrored as they come. A thread for each connects to it, again and again if need be, gives it what it
+//! lacks, and hears what it holds. Nobody waits for one that does not answer for a lease.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Read};

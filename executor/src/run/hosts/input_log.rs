@@ -58,13 +58,19 @@ impl SourceTokens {
     /// is of no use.
     ///
     /// # Errors
-    /// No whole tokens.
+    /// No whole tokens, or more of them than can be counted.
     pub(super) fn add(&mut self, tokens: &MirroredTokens) -> Result<(), String> {
         let count = tokens.bytes.len() as u64;
         if !count.is_multiple_of(self.token_bytes) {
             return Err(format!(
                 "{count} bytes of source {} are no whole tokens of {}",
                 tokens.source, self.token_bytes
+            ));
+        }
+        if tokens.first.checked_add(count).is_none() {
+            return Err(format!(
+                "token {} of source {} and {count} bytes that follow",
+                tokens.first, tokens.source
             ));
         }
         if tokens.first > self.end() {
@@ -87,12 +93,13 @@ impl SourceTokens {
 
     /// So many tokens from the one of this number on.
     pub(super) fn copy_from(&self, first: u64, count: u64) -> Vec<u8> {
-        let start = (first - self.first) * self.token_bytes;
-        let end = start + count * self.token_bytes;
-        self.bytes
-            .range(start as usize..end as usize)
-            .copied()
-            .collect()
+        let start = ((first - self.first) * self.token_bytes) as usize;
+        let end = start + (count * self.token_bytes) as usize;
+        let (front, back) = self.bytes.as_slices();
+        let in_front = front.len();
+        let front = &front[start.min(in_front)..end.min(in_front)];
+        let back = &back[start.saturating_sub(in_front)..end.saturating_sub(in_front)];
+        [front, back].concat()
     }
 }
 
@@ -194,6 +201,10 @@ mod tests {
         tokens.add(&given(8, &[7, 7])).expect("tokens");
         assert_eq!((tokens.count_from(6), tokens.count_from(8)), (0, 1));
         tokens.add(&given(8, &[7])).expect_err("half a token");
+        tokens
+            .add(&given(u64::MAX, &[7, 7]))
+            .expect_err("nobody counts as far");
+        assert_eq!(tokens.count_from(8), 1);
     }
 
     #[test]

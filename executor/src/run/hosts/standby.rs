@@ -319,7 +319,7 @@ impl Receiving {
         }
         let graph = &self.graph_engine.loaded.program.graph;
         loop {
-            let copy = match message::receive(connection)? {
+            let copy = match message::receive::<HolderMessage<BorderCopy>>(connection)? {
                 HolderMessage::Border(copy) => copy,
                 HolderMessage::Tokens(tokens) => {
                     match self.held_of(run) {
@@ -329,7 +329,6 @@ impl Receiving {
                     continue;
                 }
             };
-            let copy: BorderCopy = copy;
             state::decode(&copy.state, graph).map_err(io::Error::other)?;
             let iterations = copy.iterations;
             match self.held_of(run) {
