@@ -152,39 +152,21 @@ impl Session {
     fn start(
         engine: &Engine,
         options: RunOptions,
-        #[cfg_attr(not(hosts), expect(unused_mut, reason = "nothing was mirrored"))]
-        mut takeover: Option<Takeover>,
+        takeover: Option<Takeover>,
     ) -> Result<Self, EngineError> {
         let Engine { loaded, modes } = engine;
-        let begin = modes.get(options.present_mode.mode);
-        let begin = begin.ok_or(EngineError::NoMode {
-            mode: options.present_mode.mode,
-            count: modes.names().len(),
-        })?;
-        #[cfg(target_os = "linux")]
-        // First of all: a run without what it asked for takes nothing.
-        if options.realtime {
-            begin_realtime(&loaded.program.machine, &options)?;
-        }
-        let initial_state = match options.state.clone() {
-            Some(initial_state) => {
-                parameters::check_state(begin, &initial_state)?;
-                checked_state(&begin.program, initial_state)?
-            }
-            None => State::initial(&begin.program.graph),
-        };
-        parameters::check_scheduled_modes(modes, &options, &initial_state)?;
+        let initial_state = checked_beginning(engine, &options)?;
         let queue_sizes = source_queues(modes, &options);
         demand::check(modes, &options, &queue_sizes, available_bytes())?;
 
         let session_memory = Arc::new(SessionMemory::create(&queue_sizes)?);
-        let inputs = options.inputs.clone();
+        let mut feed = SourceFeed::told_to(options.inputs.clone());
         let mut control = RunControl::new(
             Arc::clone(&session_memory),
             modes.are_several(),
-            inputs.clone(),
+            options.inputs.clone(),
         );
-        let sink_count = begin.program.graph.sinks().count();
+        let sink_count = loaded.program.graph.sinks().count();
         control.release_gate =
             has_council(&options).then(|| Arc::new(ReleaseGate::new(sink_count)));
         let control = Arc::new(control);
@@ -198,17 +180,18 @@ impl Session {
             options.standby,
         );
         #[cfg(hosts)]
-        let is_takeover = takeover.is_some();
-        #[cfg(hosts)]
-        let first_inputs = takeover
-            .as_mut()
-            .map(|takeover| std::mem::take(&mut takeover.inputs));
-        #[cfg(hosts)]
-        let seat = take_seat(&options, modes, &control, &pool, (&initial_state, takeover))?;
+        let seat = {
+            let is_takeover = takeover.is_some();
+            let mut takeover = takeover;
+            let inputs = takeover.as_mut().map(|takeover| &mut takeover.inputs);
+            feed.first = inputs.map(std::mem::take).unwrap_or_default();
+            let seat = take_seat(&options, modes, &control, &pool, (&initial_state, takeover))?;
+            feed.log = seat.as_ref().and_then(ConductorSeat::inputs);
+            pool.connect_hosts(&options, is_takeover)?;
+            seat
+        };
         #[cfg(not(hosts))]
         let _ = takeover;
-        #[cfg(hosts)]
-        pool.connect_hosts(&options, is_takeover)?;
         let tracer = start_tracer(loaded, &options)?;
 
         let is_supervised = options.supervised.is_some();
@@ -227,8 +210,6 @@ impl Session {
         );
 
         #[cfg(hosts)]
-        let input_log = seat.as_ref().and_then(ConductorSeat::inputs);
-        #[cfg(hosts)]
         {
             manager.seat = seat;
         }
@@ -236,24 +217,8 @@ impl Session {
         // Made before anything runs: a lack of memory is found here.
         let first_epoch = manager.make_epoch(0, &manager.pool.lost_devices())?;
 
-        let input_listeners = InputListeners {
-            listener: inputs,
-            #[cfg(hosts)]
-            log: input_log,
-        };
-        #[cfg_attr(not(hosts), expect(unused_mut, reason = "nothing was mirrored"))]
-        let mut source_handles = source_handles(
-            loaded,
-            &session_memory.sources,
-            &control.stop,
-            &input_listeners,
-        );
-        #[cfg(hosts)]
-        feed_first(
-            loaded,
-            &mut source_handles,
-            first_inputs.unwrap_or_default(),
-        );
+        let sources = &session_memory.sources;
+        let source_handles = source_handles(loaded, sources, &control.stop, &mut feed);
         let sink_handles = sink_handles(loaded, &first_epoch.memory.sinks, &control);
         let run_thread = RunThread::start(result_receiver, move || {
             let _abort = AbortOnPanic(Arc::clone(&manager.control));
@@ -502,6 +467,33 @@ fn start_tracer(
     Tracer::start(loaded, options.trace.as_deref(), options.profile, ticks).map(Some)
 }
 
+/// The state that a run begins with, where its options make sense. First of all it is given the real time that it asked for: without
+/// it, it takes nothing.
+fn checked_beginning(engine: &Engine, options: &RunOptions) -> Result<State, EngineError> {
+    let Engine { loaded, modes } = engine;
+    let begin = modes.get(options.present_mode.mode);
+    let begin = begin.ok_or(EngineError::NoMode {
+        mode: options.present_mode.mode,
+        count: modes.names().len(),
+    })?;
+    #[cfg(target_os = "linux")]
+    if options.realtime {
+        begin_realtime(&loaded.program.machine, options)?;
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = loaded;
+
+    let initial_state = match options.state.clone() {
+        Some(initial_state) => {
+            parameters::check_state(begin, &initial_state)?;
+            checked_state(&begin.program, initial_state)?
+        }
+        None => State::initial(&begin.program.graph),
+    };
+    parameters::check_scheduled_modes(modes, options, &initial_state)?;
+    Ok(initial_state)
+}
+
 /// Takes the run's seat in the council, if there is one.
 #[cfg(hosts)]
 fn take_seat(
@@ -550,20 +542,42 @@ fn take_seat(
     Ok(Some(seat))
 }
 
-/// Who is told of the tokens that sources are given.
-struct InputListeners {
+/// Who is told of the tokens that sources are given, and what they are given first.
+struct SourceFeed {
     listener: Option<Arc<dyn InputListener>>,
-    /// Where those of mirrored sources are kept.
+    /// Where the tokens of mirrored sources are kept.
     #[cfg(hosts)]
     log: Option<Arc<InputLog>>,
+    /// For each source, bytes of the tokens that were mirrored before this run took over.
+    #[cfg(hosts)]
+    first: Vec<Vec<u8>>,
 }
 
-impl InputListeners {
-    /// Has a source's handle tell whoever wants to know.
+impl SourceFeed {
+    /// Nothing comes first, and nobody else is told.
+    fn told_to(listener: Option<Arc<dyn InputListener>>) -> Self {
+        Self {
+            listener,
+            #[cfg(hosts)]
+            log: None,
+            #[cfg(hosts)]
+            first: Vec::new(),
+        }
+    }
+
+    /// Has the handle of a source tell whoever wants to know, and gives it what comes first.
+    fn prepare(&mut self, handle: &mut SourceHandle, source: usize) {
+        self.listen_to(handle, source);
+        #[cfg(hosts)]
+        if let Some(bytes) = self.first.get_mut(source) {
+            handle.feed_first(std::mem::take(bytes));
+        }
+    }
+
     fn listen_to(&self, handle: &mut SourceHandle, source: usize) {
+        let listener = self.listener.clone();
         #[cfg(hosts)]
         if let Some(log) = self.log.clone().filter(|log| log.has(source)) {
-            let listener = self.listener.clone();
             handle.listen(Box::new(move |bytes| {
                 log.append(source, bytes);
                 if let Some(listener) = &listener {
@@ -572,22 +586,8 @@ impl InputListeners {
             }));
             return;
         }
-        if let Some(listener) = self.listener.clone() {
+        if let Some(listener) = listener {
             handle.listen(Box::new(move |bytes| listener.tokens(source, bytes)));
-        }
-    }
-}
-
-/// Feeds what was mirrored of each source before anything else.
-#[cfg(hosts)]
-fn feed_first(
-    loaded: &LoadedProgram,
-    handles: &mut BTreeMap<String, Option<SourceHandle>>,
-    inputs: Vec<Vec<u8>>,
-) {
-    for ((_, actor), bytes) in loaded.program.graph.sources().zip(inputs) {
-        if let Some(Some(handle)) = handles.get_mut(&actor.name) {
-            handle.feed_first(bytes);
         }
     }
 }
@@ -596,7 +596,7 @@ fn source_handles(
     loaded: &LoadedProgram,
     queues: &[Arc<Conduit>],
     stop: &Arc<Stop>,
-    listeners: &InputListeners,
+    feed: &mut SourceFeed,
 ) -> BTreeMap<String, Option<SourceHandle>> {
     let fed_sources = loaded.program.graph.sources().zip(queues);
     fed_sources
@@ -606,7 +606,7 @@ fn source_handles(
             let producer = Producer::new(queue);
             let mut handle =
                 SourceHandle::new(&actor.name, token, producer, Arc::clone(stop), Spin::SHORT);
-            listeners.listen_to(&mut handle, index);
+            feed.prepare(&mut handle, index);
             (actor.name.clone(), Some(handle))
         })
         .collect()
