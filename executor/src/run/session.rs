@@ -10,7 +10,7 @@ use super::control::{AbortOnPanic, RequestedSwap, RunControl, Stopper};
 use super::demand;
 use super::epochs::EpochManager;
 #[cfg(hosts)]
-use super::hosts::bundle_offer::{BundleOffer, check_exchange};
+use super::hosts::bundle_offer::{BundleOffer, check_devices};
 #[cfg(hosts)]
 use super::hosts::change_journal;
 #[cfg(hosts)]
@@ -385,7 +385,7 @@ impl Session {
     /// The bundle of a program, for the agents of other hosts.
     #[cfg(hosts)]
     fn offer(&self, to: &Engine) -> Result<Arc<BundleOffer>, String> {
-        check_exchange(&self.loaded, &to.loaded)?;
+        check_devices(&self.loaded, &to.loaded)?;
         let offer = BundleOffer::of(&to.modes);
         offer.map_err(|error| format!("no memory for its bundle: {error}"))
     }

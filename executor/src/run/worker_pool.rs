@@ -372,7 +372,10 @@ impl WorkerPool {
     pub(crate) fn load_on_hosts(&self, to: &RequestedSwap) -> Option<Result<(), String>> {
         #[cfg(hosts)]
         if let (Some(hosts), Some(offer)) = (&self.hosts, &to.offer) {
-            return hosts.load(offer);
+            return match hosts.check_program(to.modes.first()) {
+                Ok(()) => hosts.load(offer),
+                Err(error) => Some(Err(error.to_string())),
+            };
         }
         let _ = to;
         Some(Ok(()))

@@ -434,7 +434,7 @@ fn what_cannot_take_its_place() {
         std::fs::remove_dir_all(&bundles).expect("it is there");
         std::fs::write(&bundles, "no folder").expect("written");
         for (engine, expected) in [
-            (&elsewhere, "has `out` on host right"),
+            (&elsewhere, "host right: plan `main` has `out` on this host"),
             (&renamed, "left:0, right:7"),
             (&new, "host right: the bundle in "),
         ] {

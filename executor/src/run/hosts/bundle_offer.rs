@@ -1,6 +1,5 @@
 //! Another program for a run over several hosts, while its agents load it: the run goes over to it when all of them have.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -64,11 +63,11 @@ impl BundleOffer {
     }
 }
 
-/// Whether a run over several hosts can go over from one program to another.
+/// Whether two programs of a run over several hosts are for the same devices.
 ///
 /// # Errors
-/// What is in the way.
-pub(crate) fn check_exchange(from: &LoadedProgram, to: &LoadedProgram) -> Result<(), String> {
+/// They are not.
+pub(crate) fn check_devices(from: &LoadedProgram, to: &LoadedProgram) -> Result<(), String> {
     let names = |loaded: &LoadedProgram| -> Vec<String> {
         let devices = loaded.program.machine.devices.iter();
         devices.map(|device| device.name.clone()).collect()
@@ -81,27 +80,5 @@ pub(crate) fn check_exchange(from: &LoadedProgram, to: &LoadedProgram) -> Result
             names(to).join(", ")
         ));
     }
-    let (here, there) = (stream_hosts(from), stream_hosts(to));
-    if let Some((actor, host)) = there
-        .iter()
-        .find(|(_, host)| !here.values().any(|h| h == *host))
-    {
-        return Err(format!(
-            "the new program has `{actor}` on host {host}, where the run has no stream: pin the actor (`pins` of the model)"
-        ));
-    }
     Ok(())
-}
-
-/// The host of each source and sink of the main plan.
-fn stream_hosts(loaded: &LoadedProgram) -> BTreeMap<&str, &str> {
-    let program = &loaded.program;
-    let plan = &program.plans[loaded.main];
-    let streams = program.graph.sources().chain(program.graph.sinks());
-    let hosts = streams.filter_map(|(id, actor)| {
-        let mut hosts = program.machine.hosts.iter();
-        let host = hosts.find(|host| host.devices.contains(&plan.placement[id]))?;
-        Some((actor.name.as_str(), host.name.as_str()))
-    });
-    hosts.collect()
 }

@@ -49,6 +49,8 @@ pub(crate) struct HostSet {
     shelf: Arc<BundleShelf>,
     /// The council's word for the epoch that begins next, if there is a council.
     mandate: Option<Mandate>,
+    /// The run was another conductor's before.
+    is_takeover: bool,
 }
 
 /// What a host of the run is to the person who started it.
@@ -90,8 +92,9 @@ impl HostSet {
         let shelf = Arc::<BundleShelf>::default();
         let (switchboard, gathering) = Self::listen(modes.first(), &mut opener.hosts, &shelf)?;
         let mut set = Self::of(modes.first(), opener, switchboard, shelf)?;
+        set.is_takeover = is_takeover;
         for loaded in modes.iter() {
-            set.check_program(loaded, is_takeover)?;
+            set.check_program(loaded)?;
         }
         if let Some(gathering) = gathering {
             let opener = Arc::clone(&set.opener);
@@ -253,18 +256,21 @@ impl HostSet {
             hosts,
             shelf,
             mandate: None,
+            is_takeover: false,
         })
     }
 
-    /// Whether a program can be run over these hosts.
-    fn check_program(&self, loaded: &LoadedProgram, is_takeover: bool) -> Result<(), EngineError> {
-        let program = &loaded.program;
+    /// Whether a program can be run over these hosts. Without all of them another plan runs, which is checked as it begins.
+    ///
+    /// # Errors
+    /// A source or a sink on another host than the conductor's.
+    pub(crate) fn check_program(&self, loaded: &LoadedProgram) -> Result<(), EngineError> {
+        if self.is_takeover {
+            return Ok(());
+        }
         for plan in [Some(loaded.main), loaded.tail].into_iter().flatten() {
-            let devices = loaded.physical_devices(&program.plans[plan], &[]);
-            // Without all hosts another plan runs, which is checked as it begins.
-            if !is_takeover {
-                self.check_streams(loaded, plan, &devices)?;
-            }
+            let devices = loaded.physical_devices(&loaded.program.plans[plan], &[]);
+            self.check_streams(loaded, plan, &devices)?;
         }
         Ok(())
     }
