@@ -3,11 +3,13 @@
 //! See the crate documentation for what a plan means; nothing here knows how one is made.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ActorId, BufferId, ChannelId, DeviceId, Graph, InPlace, PortChannels, RingId, TiVec};
+use crate::{
+    ActorId, BufferId, ChannelId, DeviceId, Graph, InPlace, PortChannels, RingId, TiVec, walk,
+};
 
 /// An output that a plan has put over an input of the same actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +152,43 @@ pub struct Calendar {
     pub scratch_bytes: u64,
     /// Queues of slots; each runs its entries in order.
     pub lanes: Vec<Lane>,
+}
+
+/// A fetch of weights in a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightFetch {
+    /// Whose weights.
+    pub actor: ActorId,
+    /// Where they go in the arena.
+    pub offset_bytes: u64,
+    /// Whether they are for the next period: the actor waits for them before they are fetched.
+    pub is_for_next: bool,
+}
+
+impl Calendar {
+    /// What it fetches in a period, in order.
+    pub fn weight_fetches(&self) -> Vec<WeightFetch> {
+        let mut awaited = BTreeSet::new();
+        let mut fetches = Vec::new();
+        let lanes = self.lanes.iter();
+        for slot in lanes.flat_map(|lane| walk::top_slots(&lane.entries)) {
+            match slot.action {
+                Action::Await { actor } => {
+                    awaited.insert(actor);
+                }
+                Action::Fetch {
+                    actor,
+                    offset_bytes,
+                } => fetches.push(WeightFetch {
+                    actor,
+                    offset_bytes,
+                    is_for_next: awaited.contains(&actor),
+                }),
+                _ => {}
+            }
+        }
+        fetches
+    }
 }
 
 /// What a lane is for.

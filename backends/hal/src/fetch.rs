@@ -4,9 +4,9 @@
 //! before, and the kernels of its actor wait for it. What is fetched at the end of a period for the next one is copied
 //! once more before the first period.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use zbmd_ir::{Action, ActorId, BlobId, Calendar, Graph, Machine, walk};
+use zbmd_ir::{ActorId, BlobId, Calendar, Graph, Machine};
 
 use super::layout::{OffsetRange, RegionLayout};
 use super::queue::{BankRange, Command};
@@ -33,34 +33,22 @@ pub(super) struct FetchedWeight {
 impl FetchedWeights {
     /// What a verified calendar fetches.
     pub(super) fn of_calendar(graph: &Graph, machine: &Machine, calendar: &Calendar) -> Self {
-        let mut by_actor = BTreeMap::new();
-        let mut awaited = BTreeSet::new();
         let kind = &machine.devices[calendar.device].backend;
-        let lanes = calendar.lanes.iter();
-        for slot in lanes.flat_map(|lane| walk::top_slots(&lane.entries)) {
-            match slot.action {
-                Action::Await { actor } => {
-                    awaited.insert(actor);
-                }
-                Action::Fetch {
-                    actor,
-                    offset_bytes,
-                } => {
-                    let weights = graph.actors[actor].fetchable_weights(kind);
-                    let (blob, token) = weights.expect("the verifier lets only such actors fetch");
-                    let weight = FetchedWeight {
-                        blob,
-                        offset_bytes,
-                        bytes: token.bytes(),
-                        is_for_next: awaited.contains(&actor),
-                        copy: None,
-                    };
-                    by_actor.insert(actor, weight);
-                }
-                _ => {}
-            }
+        let weights = calendar.weight_fetches().into_iter().map(|fetch| {
+            let weights = graph.actors[fetch.actor].fetchable_weights(kind);
+            let (blob, token) = weights.expect("the verifier lets only such actors fetch");
+            let weight = FetchedWeight {
+                blob,
+                bytes: token.bytes(),
+                offset_bytes: fetch.offset_bytes,
+                is_for_next: fetch.is_for_next,
+                copy: None,
+            };
+            (fetch.actor, weight)
+        });
+        Self {
+            by_actor: weights.collect(),
         }
-        Self { by_actor }
     }
 
     /// The places in the arena.

@@ -270,8 +270,22 @@ impl SourceHandle {
         self.write(&bytes)
     }
 
-    /// Ends the source: the run finishes with the tokens that were pushed.
-    pub fn close(self) {}
+    /// Ends the source: the run finishes with the tokens that were pushed. It waits for space for those that were mirrored, if there
+    /// are still some.
+    pub fn close(mut self) {
+        // A run that takes no more has no use for them.
+        let _ = self.push_first();
+    }
+
+    /// Gives the tokens that come first, and waits for space as long as it takes.
+    fn push_first(&mut self) -> Result<(), StreamError> {
+        while !self.write_first()? {
+            self.producer
+                .wait_space_by(1, self.stream.spin, &self.stream.stop, Deadline::NEVER)
+                .map_err(|_| self.stream.stopped())?;
+        }
+        Ok(())
+    }
 
     fn write(&mut self, bytes: &[u8]) -> Result<u64, StreamError> {
         match self.write_first()? {

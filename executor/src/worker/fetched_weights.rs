@@ -5,12 +5,12 @@
     reason = "shows kernels bytes of the arena at the offsets of a verified plan"
 )]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use zbmd_ir::bundle::Image;
-use zbmd_ir::{Action, Actor, ActorId, BlobId, Calendar, DType, Plan, TiVec, TokenType, walk};
+use zbmd_ir::{Actor, ActorId, BlobId, Calendar, DType, Plan, TiVec, TokenType};
 use zbmd_op::kernel::Kernel;
 
 use super::fetch::{FetchPlan, FetchStep, Fetcher};
@@ -50,29 +50,15 @@ impl FetchedWeights {
 
         let mut fetches = FetchPlan::default();
         let mut blobs = loaded.program.blobs.clone();
-        let mut awaited = BTreeSet::new();
-        let lanes = calendar.lanes.iter();
-        for slot in lanes.flat_map(|lane| walk::top_slots(&lane.entries)) {
-            match slot.action {
-                Action::Await { actor } => {
-                    awaited.insert(actor);
-                }
-                Action::Fetch {
-                    actor,
-                    offset_bytes,
-                } => {
-                    // What is waited for before it is fetched is fetched for the next period.
-                    if awaited.contains(&actor) {
-                        fetches.before_first.push(fetches.steps.len() as u32);
-                    }
-                    let step = fetch_step(loaded, image, actor, offset_bytes)?;
-                    let place = ArenaBytes::new(&memory.own, step.arena_offset, step.bytes);
-                    let kernel = kernel_over(loaded, plan, actor, place, &mut blobs)?;
-                    weights.kernels.insert(actor, kernel);
-                    fetches.steps.push(step);
-                }
-                _ => {}
+        for fetch in calendar.weight_fetches() {
+            if fetch.is_for_next {
+                fetches.before_first.push(fetches.steps.len() as u32);
             }
+            let step = fetch_step(loaded, image, fetch.actor, fetch.offset_bytes)?;
+            let place = ArenaBytes::new(&memory.own, step.arena_offset, step.bytes);
+            let kernel = kernel_over(loaded, plan, fetch.actor, place, &mut blobs)?;
+            weights.kernels.insert(fetch.actor, kernel);
+            fetches.steps.push(step);
         }
 
         let file = image.share_file();
@@ -84,15 +70,13 @@ impl FetchedWeights {
 
     /// The fetches of a calendar without their kernels: to see what it is lowered to, not to run it.
     pub(super) fn numbered(calendar: &Calendar) -> Self {
-        let mut weights = Self::default();
-        let lanes = calendar.lanes.iter();
-        for slot in lanes.flat_map(|lane| walk::top_slots(&lane.entries)) {
-            if let Action::Fetch { actor, .. } = slot.action {
-                let number = weights.numbers.len() as u32;
-                weights.numbers.insert(actor, number);
-            }
+        let fetches = calendar.weight_fetches().into_iter().zip(0..);
+        Self {
+            numbers: fetches
+                .map(|(fetch, number)| (fetch.actor, number))
+                .collect(),
+            ..Self::default()
         }
-        weights
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use zbmd_ir::{Action, ActorId, DeviceId, Entry, Machine, Plan, RingId, TiVec, walk};
+use zbmd_ir::{Action, ActorId, DeviceId, Entry, Machine, Plan, Ring, RingId, Slot, TiVec, walk};
 
 use crate::cost::{AWAIT_NS, FETCH_NS};
 
@@ -75,36 +75,24 @@ fn run(
         period_ns: before.period_ns,
         ..Round::default()
     };
-    let rings = plan.rings.clone();
-    let send_stages = stages_of_sends(plan);
-    let mut ready_abs: BTreeMap<ActorId, (DeviceId, u64)> = BTreeMap::new();
-    let mut free_abs: BTreeMap<DeviceId, u64> = BTreeMap::new();
+    let mut waits = Waits {
+        machine,
+        before,
+        rings: plan.rings.clone(),
+        send_stages: stages_of_sends(plan),
+        ready_ns: BTreeMap::new(),
+    };
+    let mut free_ns: BTreeMap<DeviceId, u64> = BTreeMap::new();
 
     for calendar in &mut plan.calendars {
         let device = calendar.device;
         let tier = machine.tiers.get(&device);
-        let mut free_ns = before.busy_ns.get(&device).copied().unwrap_or(0);
+        let mut tier_free_ns = before.busy_ns.get(&device).copied().unwrap_or(0);
         let mut now_ns = 0u64;
         for entry in calendar.lanes.iter_mut().flat_map(|lane| &mut lane.entries) {
             let mut start_ns = walk::start_ns(entry).max(now_ns);
             if let Entry::Slot(slot) = entry {
-                match slot.action {
-                    Action::Recv { ring, .. } if send_stages.get(&ring) == Some(&slot.stage) => {
-                        let link = machine.link(rings[ring].from, device);
-                        let latency_ns = link.map_or(0, |link| link.latency_ns);
-                        let sent_ns = before.sent_ns.get(&ring).copied().unwrap_or(0);
-                        start_ns = start_ns.max(sent_ns.saturating_add(latency_ns));
-                    }
-                    Action::Fetch { .. } => slot.duration_ns = FETCH_NS,
-                    Action::Await { actor } => {
-                        let fetched = ready_abs.get(&actor).map(|(_, ready_ns)| *ready_ns);
-                        let ready_ns = fetched
-                            .or_else(|| before.ready_ns.get(&actor).copied())
-                            .unwrap_or(0);
-                        slot.duration_ns = ready_ns.saturating_sub(start_ns).max(AWAIT_NS);
-                    }
-                    _ => {}
-                }
+                start_ns = waits.start_slot(device, slot, start_ns);
             }
             walk::start_at(entry, start_ns);
             now_ns = walk::end_ns(entry);
@@ -120,30 +108,62 @@ fn run(
                 Action::Fetch { actor, .. } => {
                     let bytes = bytes_of.get(actor).copied().unwrap_or(0);
                     let transfer_ns = tier.map_or(0, |tier| tier.transfer_ns(bytes));
-                    free_ns = free_ns.max(now_ns).saturating_add(transfer_ns);
-                    ready_abs.insert(actor, (device, free_ns));
+                    tier_free_ns = tier_free_ns.max(now_ns).saturating_add(transfer_ns);
+                    waits.ready_ns.insert(actor, tier_free_ns);
                 }
                 _ => {}
             }
         }
+
         if machine.devices[device].backend.is_gpu() {
             // Its period has ended when all of its copies have, also those for the next one.
-            now_ns = now_ns.max(free_ns);
+            now_ns = now_ns.max(tier_free_ns);
         }
         after.period_ns = after.period_ns.max(now_ns);
-        free_abs.insert(device, free_ns);
+        free_ns.insert(device, tier_free_ns);
     }
 
+    // From here on times are after the start of the next period.
     let period_ns = after.period_ns;
-    after.busy_ns = free_abs
-        .into_iter()
-        .map(|(device, free_ns)| (device, free_ns.saturating_sub(period_ns)))
-        .collect();
-    after.ready_ns = ready_abs
-        .into_iter()
-        .map(|(actor, (_, ready_ns))| (actor, ready_ns.saturating_sub(period_ns)))
-        .collect();
+    let in_next = |ns: u64| ns.saturating_sub(period_ns);
+    let busy = free_ns.into_iter();
+    after.busy_ns = busy.map(|(device, ns)| (device, in_next(ns))).collect();
+    let ready = waits.ready_ns.into_iter();
+    after.ready_ns = ready.map(|(actor, ns)| (actor, in_next(ns))).collect();
     after
+}
+
+/// What the slots of a round wait for.
+struct Waits<'a> {
+    machine: &'a Machine,
+    before: &'a Round,
+    rings: TiVec<RingId, Ring>,
+    send_stages: BTreeMap<RingId, u32>,
+    /// When weights are there that this period has fetched.
+    ready_ns: BTreeMap<ActorId, u64>,
+}
+
+impl Waits<'_> {
+    /// When a slot starts that could at `start_ns`. Sets how long fetches and waits for them take.
+    fn start_slot(&self, device: DeviceId, slot: &mut Slot, start_ns: u64) -> u64 {
+        match slot.action {
+            Action::Recv { ring, .. } if self.send_stages.get(&ring) == Some(&slot.stage) => {
+                let link = self.machine.link(self.rings[ring].from, device);
+                let latency_ns = link.map_or(0, |link| link.latency_ns);
+                let sent_ns = self.before.sent_ns.get(&ring).copied().unwrap_or(0);
+                return start_ns.max(sent_ns.saturating_add(latency_ns));
+            }
+            Action::Fetch { .. } => slot.duration_ns = FETCH_NS,
+            Action::Await { actor } => {
+                let ready_ns = self.ready_ns.get(&actor);
+                let ready_ns = ready_ns.or_else(|| self.before.ready_ns.get(&actor));
+                let ready_ns = ready_ns.copied().unwrap_or(0);
+                slot.duration_ns = ready_ns.saturating_sub(start_ns).max(AWAIT_NS);
+            }
+            _ => {}
+        }
+        start_ns
+    }
 }
 
 fn stages_of_sends(plan: &Plan) -> BTreeMap<RingId, u32> {
