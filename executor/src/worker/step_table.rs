@@ -47,7 +47,8 @@ fn step_table(
     epoch: &Arc<EpochMemory>,
 ) -> StepTable {
     if loaded.is_gpu(calendar.device) {
-        return StepTable(gpu::planned_steps(calendar));
+        let plan = &loaded.program.plans[plan];
+        return StepTable(gpu::planned_steps(plan, calendar));
     }
     let Ok(memory) = WorkerMemory::sketch(calendar, epoch) else {
         return StepTable(Vec::new());

@@ -59,8 +59,13 @@ pub(super) fn waits() -> Vec<bool> {
 }
 
 /// What a GPU's worker does at each of the above.
-pub(super) fn planned_steps(calendar: &Calendar) -> Vec<PlannedStep> {
-    let works_ns = MAX_IN_FLIGHT * planned_calendar_ns(calendar) + SLACK_NS;
+pub(super) fn planned_steps(plan: &Plan, calendar: &Calendar) -> Vec<PlannedStep> {
+    let period_ns = match calendar.weight_fetches().is_empty() {
+        true => planned_calendar_ns(calendar),
+        // Copies for the next period end after the last slot.
+        false => planned_calendar_ns(calendar).max(plan.period_ns),
+    };
+    let works_ns = MAX_IN_FLIGHT * period_ns + SLACK_NS;
     let waiting_step = PlannedStep {
         planned_ns: 0,
         may_wait: true,
