@@ -481,7 +481,10 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
         }
 
         let before_first = self.fetched.commands_before_first();
-        Ok(self.queue.run_once(&before_first, PATIENCE_NS)?)
+        if !before_first.is_empty() {
+            self.queue.run_once(&before_first, PATIENCE_NS)?;
+        }
+        Ok(())
     }
 
     /// The number of the constant table that an actor fetches, if it fetches one. A kernel that does not read the weights as
