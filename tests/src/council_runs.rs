@@ -120,13 +120,15 @@ impl CouncilRuns {
     }
 
     fn seat(&self, command: &mut Command, voter: u64) {
-        let voters: Vec<String> = self.voters.iter().map(SocketAddr::to_string).collect();
+        let place = (voter, format!("voter.{voter}"));
         command
-            .args(["--token-file", "token", "--council", &voters.join(",")])
-            .args(["--voter", &voter.to_string()])
-            .args(["--council-folder", &format!("voter.{voter}")])
-            .args(["--witnesses", &self.witnesses])
-            .args(["--council-lease", &format!("{}ms", self.lease.as_millis())])
+            .args(["--token-file", "token"])
+            .args(seat_arguments(
+                &self.voters,
+                &self.witnesses,
+                place,
+                self.lease,
+            ))
             .current_dir(&self.folder);
     }
 
@@ -342,6 +344,27 @@ impl CouncilRuns {
         assert_eq!(recovered.snapshot.index, 0, "the whole log is there");
         recovered.entries
     }
+}
+
+/// The options of a command that is this voter, with its folder, in a council of these.
+pub fn seat_arguments(
+    voters: &[SocketAddr],
+    witnesses: &str,
+    (voter, folder): (u64, String),
+    lease: Duration,
+) -> Vec<String> {
+    let voters: Vec<String> = voters.iter().map(SocketAddr::to_string).collect();
+    let options = [
+        ("--council", voters.join(",")),
+        ("--voter", voter.to_string()),
+        ("--council-folder", folder),
+        ("--witnesses", witnesses.to_owned()),
+        ("--council-lease", format!("{}ms", lease.as_millis())),
+    ];
+    let options = options.into_iter();
+    options
+        .flat_map(|(name, value)| [name.to_owned(), value])
+        .collect()
 }
 
 /// The number that follows some words of what a run has said.

@@ -222,6 +222,8 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
             .filter(|(_, buffer)| buffer.device == request.calendar.device)
             .map(|(id, buffer)| (buffer.channel, id));
         let binder = StepBinder::new(queue.limits());
+
+        // What is still empty is found or made step by step.
         let mut preparation = Self {
             queue,
             graph,
@@ -250,6 +252,7 @@ impl<'a, Q: Queue> Preparation<'a, Q> {
             uploaded: 0,
             notes: Vec::new(),
         };
+
         preparation.collect_rings(&request.exchange.regions)?;
         Ok(preparation)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use super::deadlines::times_progress;
 use super::supervision::EventLines;
 use crate::flight::ReadyRecorder;
 use crate::io::pump::{self, PumpEnd};
-use crate::io::{FileError, Port, is_url, open_source};
+use crate::io::{FileError, Port, is_url, open_source, skip_up_to};
 use zbmd_executor::inject::LateWake;
 use zbmd_executor::live::ReleaseProgress;
 use zbmd_executor::{EngineError, PumpRole, Session};
@@ -263,7 +263,7 @@ impl LiveStreams {
         consumed_before: Option<&State>,
     ) -> Result<(), CliError> {
         check_late_wakes(bindings, late_wakes)?;
-        for (id, actor) in program.graph.sources() {
+        for (index, (_, actor)) in program.graph.sources().enumerate() {
             let Some(LiveInput::Url(url)) = bindings.inputs.get(&actor.name) else {
                 continue;
             };
@@ -273,11 +273,7 @@ impl LiveStreams {
 
             let source = match &url.endpoint {
                 Endpoint::Paced(path) => {
-                    let counts = consumed_before.iter().flat_map(|state| &state.consumed);
-                    let consumed = counts
-                        .filter(|(actor, _)| *actor == id)
-                        .map(|(_, count)| *count);
-                    let consumed = consumed.sum();
+                    let consumed = consumed_before.map_or(0, |state| state.consumed[index].1);
                     let mut paced = paced_source(actor, path, url, (rate, consumed))?;
                     for late in late_wakes.iter().filter(|late| late.source == actor.name) {
                         paced.wake_late(late.piece, Duration::from_nanos(late.by.0));
@@ -548,10 +544,8 @@ fn paced_source(
         params: &actor.params,
     };
     let mut reader = open_source(path, port)?;
-    let consumed_bytes = consumed.saturating_mul(token.bytes());
     // Whoever goes on with a run plays what it has not had.
-    io::copy(&mut reader.by_ref().take(consumed_bytes), &mut io::sink())
-        .map_err(failed(&url.text))?;
+    skip_up_to(&mut *reader, token, consumed).map_err(failed(&url.text))?;
     let token_bytes = token.bytes() as usize;
     Ok(PacedSource::new(reader, token_bytes, rate, url.piece))
 }

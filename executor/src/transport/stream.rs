@@ -7,10 +7,10 @@
 //! A run with several sinks needs all of them pulled: from threads of their own, or with [`SinkHandle::try_pull`].
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use zbmd_ir::burst::{BurstLayout, TooLong};
 use zbmd_ir::{DType, TokenType};
 use zbmd_op::kernel::Element;
@@ -172,7 +172,7 @@ pub struct SourceHandle {
     producer: Producer,
     listener: Option<TakenListener>,
     /// Bytes of tokens that come before all others.
-    first: VecDeque<u8>,
+    first: Bytes,
 }
 
 impl std::fmt::Debug for SourceHandle {
@@ -201,7 +201,7 @@ impl SourceHandle {
             stream,
             producer,
             listener: None,
-            first: VecDeque::new(),
+            first: Bytes::new(),
         }
     }
 
@@ -297,15 +297,13 @@ impl SourceHandle {
     /// Gives as many of the tokens that come first as there is space for; whether those were all.
     fn write_first(&mut self) -> Result<bool, StreamError> {
         while !self.first.is_empty() {
-            let first = std::mem::take(&mut self.first);
-            let written = self.write_now(first.as_slices().0);
-            self.first = first;
-            let tokens = written?;
+            let first = self.first.clone();
+            let tokens = self.write_now(&first)?;
             if tokens == 0 {
                 return Ok(false);
             }
-            let bytes = tokens * self.stream.token.bytes();
-            self.first.drain(..bytes as usize);
+            let taken_bytes = tokens * self.stream.token.bytes();
+            self.first = first.slice(taken_bytes as usize..);
         }
         Ok(true)
     }

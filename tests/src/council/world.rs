@@ -439,8 +439,12 @@ impl World {
                 self.summary.borders += 1;
                 return self.check_copies(epoch, border.iterations);
             }
-            Ok(Decision::Epoch { .. } | Decision::Change { .. } | Decision::End { .. })
-            | Ok(Decision::Swap { .. })
+            Ok(
+                Decision::Epoch { .. }
+                | Decision::Change { .. }
+                | Decision::End { .. }
+                | Decision::Swap { .. },
+            )
             | Err(_) => {}
         }
         Ok(())

@@ -14,7 +14,7 @@ use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{CouncilSeat, Engine, Isolation, RunOptions, Session, SinkHandle, SwapError};
 use zbmd_scheduler::assign::Objective;
 use zbmd_tests::agents::{AgentProcess, TWO_HOSTS};
-use zbmd_tests::council_runs::LEASE;
+use zbmd_tests::council_runs::{LEASE, seat_arguments};
 use zbmd_tests::free_port::free_port;
 use zbmd_tests::harness::Test;
 
@@ -247,23 +247,10 @@ impl Council {
 
     /// An agent that is this voter.
     fn agent(&self, voter: u64) -> AgentProcess {
-        let listed = |values: Vec<String>| values.join(",");
-        let voters = self.voters.iter().map(ToString::to_string);
-        let witnesses = self.witnesses.iter().map(ToString::to_string);
-        let options = [
-            ("--council", listed(voters.collect())),
-            ("--witnesses", listed(witnesses.collect())),
-            ("--voter", voter.to_string()),
-            (
-                "--council-folder",
-                self.folder_of(voter).display().to_string(),
-            ),
-            ("--council-lease", format!("{}ms", LEASE.as_millis())),
-        ];
-        let options = options.iter();
-        let arguments: Vec<&OsStr> = options
-            .flat_map(|(name, value)| [OsStr::new(*name), OsStr::new(value)])
-            .collect();
+        let witnesses: Vec<String> = self.witnesses.iter().map(ToString::to_string).collect();
+        let place = (voter, self.folder_of(voter).display().to_string());
+        let arguments = seat_arguments(&self.voters, &witnesses.join(","), place, LEASE);
+        let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
         start_agent_with(&self.token_file, &arguments)
     }
 

@@ -12,8 +12,8 @@ use super::input_log::MirroredTokens;
 pub(super) enum HolderMessage<B> {
     /// To be held, and answered.
     Border(B),
-    /// Of a source that is mirrored.
-    Tokens(MirroredTokens),
+    /// Of sources that are mirrored.
+    Tokens(Vec<MirroredTokens>),
 }
 
 /// A border that a run can be gone on from.

@@ -339,31 +339,47 @@ impl ConductorSeat {
     /// This run may conduct no more, and why.
     pub(crate) fn open_epoch(&mut self, hosts: &BTreeSet<u32>) -> Result<(), String> {
         let last_epoch = self.candidate.member.decided().epoch;
+        let proposal = Decision::Epoch {
+            run: self.run,
+            conductor: self.candidate.own,
+            hosts: hosts.clone(),
+            taken_over: self.takes_over.then_some(self.changes_before),
+        };
+        let decided = self.decide(&proposal, |seat, decided| {
+            decided.epoch > last_epoch && seat.is_own(decided)
+        })?;
+
+        self.mandate = Mandate {
+            term: decided.term,
+            epoch: decided.epoch,
+            conductor: self.candidate.own,
+        };
+        self.takes_over = false;
+        if let Some(changes) = &mut self.changes {
+            // What was proposed in an earlier epoch may not hold.
+            changes.proposed = 0;
+        }
+        Ok(())
+    }
+
+    /// Proposes something within the lease, again and again until it holds, and takes in what else is decided meanwhile; what is
+    /// decided then.
+    fn decide(
+        &mut self,
+        proposal: &Decision,
+        holds: impl Fn(&Self, &Decided) -> bool,
+    ) -> Result<Decided, String> {
         let mut proposed: Option<Instant> = None;
         loop {
             self.step()?;
             let decided = self.candidate.member.decided();
-            if decided.epoch > last_epoch && self.is_own(&decided) {
-                self.mandate = Mandate {
-                    term: decided.term,
-                    epoch: decided.epoch,
-                    conductor: self.candidate.own,
-                };
-                self.takes_over = false;
-                if let Some(changes) = &mut self.changes {
-                    // What was proposed in an earlier epoch may not hold.
-                    changes.proposed = 0;
-                }
-                return Ok(());
+            if holds(self, &decided) {
+                return Ok(decided);
             }
+
             let is_due = proposed.is_none_or(|at| at.elapsed() > self.repeat_after());
             if is_due && self.candidate.may_act() {
-                self.candidate.member.submit(Decision::Epoch {
-                    run: self.run,
-                    conductor: self.candidate.own,
-                    hosts: hosts.clone(),
-                    taken_over: self.takes_over.then_some(self.changes_before),
-                });
+                self.candidate.member.submit(proposal.clone());
                 proposed = Some(Instant::now());
             }
             self.candidate.wait();
@@ -390,19 +406,11 @@ impl ConductorSeat {
         begin: BorderState,
     ) -> Result<(), String> {
         self.settle()?;
-        let mut proposed: Option<Instant> = None;
-        while self.candidate.member.decided().bundle != Some(bundle) {
-            self.step()?;
-            let is_due = proposed.is_none_or(|at| at.elapsed() > self.repeat_after());
-            if is_due && self.candidate.may_act() {
-                self.candidate.member.submit(Decision::Swap {
-                    epoch: self.mandate.epoch,
-                    bundle,
-                });
-                proposed = Some(Instant::now());
-            }
-            self.candidate.wait();
-        }
+        let proposal = Decision::Swap {
+            epoch: self.mandate.epoch,
+            bundle,
+        };
+        self.decide(&proposal, |_, decided| decided.bundle == Some(bundle))?;
 
         self.modes = Arc::clone(modes);
         self.released = begin;
@@ -624,17 +632,9 @@ impl ConductorSeat {
             }
             self.candidate.wait();
         }
-        let mut proposed: Option<Instant> = None;
-        while !self.candidate.member.decided().is_over {
-            self.step()?;
-            if proposed.is_none_or(|at| at.elapsed() > self.repeat_after()) {
-                self.candidate
-                    .member
-                    .submit(Decision::End { run: self.run });
-                proposed = Some(Instant::now());
-            }
-            self.candidate.wait();
-        }
+        let proposal = Decision::End { run: self.run };
+        self.decide(&proposal, |_, decided| decided.is_over)?;
+
         // Nobody else gives out the rest, however long it takes.
         self.gate.set_free();
         Ok(())

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use zbmd_council::VoterId;
 use zbmd_wire::connection::{Credentials, SharedConnection};
@@ -26,7 +26,8 @@ const DIAL_LIMIT: Duration = Duration::from_secs(1);
 const CONNECT_LIMIT: Duration = Duration::from_millis(250);
 /// One that takes nothing, or does not answer, for so long is connected to anew.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// How often it is looked whether mirrored sources have new tokens: so much is lost at most with the conductor's host.
+/// Tokens of mirrored sources are sent so often: as much is lost with the conductor's host at most. Then some of each, so that one
+/// that always has more keeps nobody waiting.
 const MIRROR_PAUSE: Duration = Duration::from_millis(2);
 
 /// What the voters are given, and what they hold.
@@ -62,7 +63,17 @@ struct Present {
 /// What a voter is given next.
 enum Gift {
     Border(Arc<BorderCopy>),
-    Tokens(MirroredTokens),
+    Tokens(Vec<MirroredTokens>),
+}
+
+/// What a voter has been given over its connection.
+struct Given {
+    /// The iterations of the last border.
+    border: Option<u64>,
+    /// Of each source, the number of the token behind the last one.
+    tokens: Vec<u64>,
+    /// When the next ones are due.
+    tokens_due: Instant,
 }
 
 impl Holders {
@@ -195,14 +206,17 @@ impl Shared {
     }
 
     fn give_all(&self, voter: VoterId, connection: &Arc<SharedConnection>) -> io::Result<()> {
-        let mut held = None;
         let present = Present {
             connection: Arc::clone(connection),
-            held,
+            held: None,
         };
         self.locked().present.insert(voter, present);
-        let mut sent = Vec::new();
-        while let Some(gift) = self.next_gift(held, &mut sent) {
+        let mut given = Given {
+            border: None,
+            tokens: Vec::new(),
+            tokens_due: Instant::now(),
+        };
+        while let Some(gift) = self.next_gift(&mut given) {
             let border = match gift {
                 Gift::Border(border) => border,
                 Gift::Tokens(tokens) => {
@@ -216,9 +230,9 @@ impl Shared {
             if u64::from_le_bytes(answer) != border.iterations {
                 return Err(io::Error::other("it holds another border"));
             }
-            held = Some(border.iterations);
+            given.border = Some(border.iterations);
             match self.locked().present.get_mut(&voter) {
-                Some(present) => present.held = held,
+                Some(present) => present.held = given.border,
                 // It was left behind.
                 None => return Ok(()),
             }
@@ -227,29 +241,34 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits for a border behind this one, or tokens behind those that were sent; `None` when the run is over.
-    fn next_gift(&self, held: Option<u64>, sent: &mut Vec<u64>) -> Option<Gift> {
-        let mut copies = self.locked();
+    /// Waits for a border behind what was given, or tokens that are due; `None` when the run is over.
+    fn next_gift(&self, given: &mut Given) -> Option<Gift> {
         loop {
+            if let Some(inputs) = &self.inputs
+                && given.tokens_due <= Instant::now()
+            {
+                given.tokens_due = Instant::now() + MIRROR_PAUSE;
+                let tokens = inputs.next_to_send(&mut given.tokens);
+                if !tokens.is_empty() {
+                    return Some(Gift::Tokens(tokens));
+                }
+            }
+
+            let copies = self.locked();
             if copies.is_over {
                 return None;
             }
             let mut borders = copies.borders.iter();
-            if let Some(next) = borders.find(|border| Some(border.iterations) > held) {
+            if let Some(next) = borders.find(|border| Some(border.iterations) > given.border) {
                 return Some(Gift::Border(Arc::clone(next)));
             }
-
-            let Some(inputs) = &self.inputs else {
-                let woken = self.changed.wait(copies);
-                copies = woken.unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            drop(copies);
-            if let Some(tokens) = inputs.next_to_send(sent) {
-                return Some(Gift::Tokens(tokens));
+            match &self.inputs {
+                Some(_) => {
+                    let pause = given.tokens_due.saturating_duration_since(Instant::now());
+                    drop(self.changed.wait_timeout(copies, pause));
+                }
+                None => drop(self.changed.wait(copies)),
             }
-            let waited = self.changed.wait_timeout(self.locked(), MIRROR_PAUSE);
-            (copies, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// Sent at a time.
+/// Of a source, sent at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Tokens of a source as voters give them to each other.
@@ -155,23 +155,25 @@ impl InputLog {
         }
     }
 
-    /// Some that come next for somebody who was sent all before these, whose numbers are moved on.
-    pub(super) fn next_to_send(&self, sent: &mut Vec<u64>) -> Option<MirroredTokens> {
+    /// Some of each source that come next for somebody who was sent all before these, whose numbers are moved on.
+    pub(super) fn next_to_send(&self, sent: &mut Vec<u64>) -> Vec<MirroredTokens> {
         sent.resize(self.sources.len(), 0);
+        let mut next = Vec::new();
         for (number, tokens) in self.mirrored() {
             let first = sent[number].max(tokens.first);
             let piece_tokens = (PIECE_BYTES as u64 / tokens.token_bytes).max(1);
             let count = tokens.count_from(first).min(piece_tokens);
-            if count > 0 {
-                sent[number] = first + count;
-                return Some(MirroredTokens {
-                    source: number as u32,
-                    first,
-                    bytes: tokens.copy_from(first, count),
-                });
+            if count == 0 {
+                continue;
             }
+            sent[number] = first + count;
+            next.push(MirroredTokens {
+                source: number as u32,
+                first,
+                bytes: tokens.copy_from(first, count),
+            });
         }
-        None
+        next
     }
 }
 
@@ -216,15 +218,33 @@ mod tests {
         let mut sent = Vec::new();
         let piece_tokens = PIECE_BYTES as u64 / 4;
         for (first, count) in [(10, piece_tokens), (10 + piece_tokens, 2)] {
-            let next = log.next_to_send(&mut sent).expect("tokens");
+            let next = the_one(log.next_to_send(&mut sent));
             assert_eq!((next.source, next.first), (1, first));
             assert_eq!(next.bytes.len() as u64, 4 * count);
         }
-        assert_eq!(log.next_to_send(&mut sent), None);
+        assert_eq!(log.next_to_send(&mut sent), []);
 
         // Whoever comes later is sent what may still be needed.
         log.forget_before(&[0, 11 + piece_tokens]);
-        let next = log.next_to_send(&mut Vec::new()).expect("the last token");
+        let next = the_one(log.next_to_send(&mut Vec::new()));
         assert_eq!((next.first, next.bytes.len()), (11 + piece_tokens, 4));
+    }
+
+    fn the_one(tokens: Vec<MirroredTokens>) -> MirroredTokens {
+        let [one] = tokens.try_into().expect("of one source");
+        one
+    }
+
+    #[test]
+    fn a_source_that_always_has_more_keeps_no_other_waiting() {
+        let log = InputLog::new([(true, 1, 0), (true, 1, 0)]);
+        let mut sent = Vec::new();
+        for first in [0, PIECE_BYTES as u64] {
+            log.append(0, &[1; 2 * PIECE_BYTES]);
+            log.append(1, &[2; PIECE_BYTES]);
+            let next = log.next_to_send(&mut sent);
+            let places: Vec<_> = next.iter().map(|t| (t.source, t.first)).collect();
+            assert_eq!(places, [(0, first), (1, first)]);
+        }
     }
 }

@@ -256,9 +256,7 @@ impl Held {
             .then(|| self.copies.get(&decided.border.given_out))
             .flatten()
     }
-}
 
-impl Held {
     /// Holds tokens of a source.
     ///
     /// # Errors
@@ -321,10 +319,12 @@ impl Receiving {
         loop {
             let copy = match message::receive::<HolderMessage<BorderCopy>>(connection)? {
                 HolderMessage::Border(copy) => copy,
-                HolderMessage::Tokens(tokens) => {
-                    match self.held_of(run) {
-                        Some(mut held) => held.add(graph, &tokens).map_err(io::Error::other)?,
-                        None => return Ok(()),
+                HolderMessage::Tokens(all_tokens) => {
+                    let Some(mut held) = self.held_of(run) else {
+                        return Ok(());
+                    };
+                    for tokens in &all_tokens {
+                        held.add(graph, tokens).map_err(io::Error::other)?;
                     }
                     continue;
                 }
