@@ -178,7 +178,7 @@ pub struct CouncilSeat {
     /// A conductor acts for so long after a majority has answered it. The same everywhere.
     pub lease: std::time::Duration,
     /// Names of sources whose tokens are given, as they come, to the voters that could take over: those that cannot be read again.
-    /// All others are to be fed once more by whoever takes over ([`crate::Engine::take_over`]), or lose what was given since the last
+    /// All others are to be fed once more by whoever takes over ([`crate::Takeover`]), or lose what was given since the last
     /// border.
     pub mirrored: std::collections::BTreeSet<String>,
 }

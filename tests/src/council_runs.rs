@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use zbmd_compiler::{CompileOptions, Losses};
 use zbmd_council::decision::{Decided, Decision, RunBorder};
 use zbmd_council::journal::Journal;
-use zbmd_council::node::Settings;
+use zbmd_council::node::{Recovered, Settings};
 use zbmd_council::{LogEntry, VoterId};
 
 use crate::agents::{AgentProcess, TWO_HOSTS};
@@ -309,11 +309,7 @@ impl CouncilRuns {
     }
 
     fn border_on_disk(&self, voter: u64) -> RunBorder {
-        let mut decided = Decided::default();
-        for entry in &self.log_of(voter) {
-            decided.apply(entry);
-        }
-        decided.border
+        decided_on_disk(&self.folder, voter, self.voters.len() as u64).border
     }
 
     /// The terms of the epochs that are on the disk of a voter.
@@ -327,23 +323,44 @@ impl CouncilRuns {
             .collect()
     }
 
-    /// What is on the disk of a voter. A copy is read: the voter keeps its journal for itself.
     fn log_of(&self, voter: u64) -> Vec<LogEntry> {
-        let copy = self.folder.join("copy");
-        std::fs::create_dir_all(&copy).expect("made");
-        let journal = self.folder.join(format!("voter.{voter}/council.journal"));
-        std::fs::copy(&journal, copy.join("council.journal")).expect("copied");
-        let settings = Settings {
-            own: VoterId(voter),
-            voters: (1..=self.voters.len() as u64).map(VoterId).collect(),
-            tick_ns: 10_000_000,
-            compact_after: 1_000,
-            witnesses: Vec::new(),
-        };
-        let (_, recovered) = Journal::open(&copy, &settings).expect("a journal");
+        let recovered = journal_of(&self.folder, voter, self.voters.len() as u64);
         assert_eq!(recovered.snapshot.index, 0, "the whole log is there");
         recovered.entries
     }
+}
+
+/// What is on the disk of a voter, decided or about to be, in a council of so many whose folders are in this one.
+///
+/// # Panics
+/// There is no journal.
+pub fn decided_on_disk(folder: &Path, voter: u64, voters: u64) -> Decided {
+    let recovered = journal_of(folder, voter, voters);
+    let mut decided = match recovered.snapshot.index {
+        0 => Decided::default(),
+        _ => Decided::decode(&recovered.snapshot.state).expect("what was decided"),
+    };
+    for entry in &recovered.entries {
+        decided.apply(entry);
+    }
+    decided
+}
+
+/// A copy is read: the voter keeps its journal for itself.
+fn journal_of(folder: &Path, voter: u64, voters: u64) -> Recovered {
+    let copy = folder.join("copy");
+    std::fs::create_dir_all(&copy).expect("made");
+    let journal = folder.join(format!("voter.{voter}/council.journal"));
+    std::fs::copy(&journal, copy.join("council.journal")).expect("copied");
+    let settings = Settings {
+        own: VoterId(voter),
+        voters: (1..=voters).map(VoterId).collect(),
+        tick_ns: 10_000_000,
+        compact_after: 1_000,
+        witnesses: Vec::new(),
+    };
+    let (_, recovered) = Journal::open(&copy, &settings).expect("a journal");
+    recovered
 }
 
 /// The options of a command that is this voter, with its folder, in a council of these.

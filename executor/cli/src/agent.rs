@@ -90,7 +90,11 @@ pub(super) fn hosts_of_run(args: &Args, live: &LiveBindings) -> Result<Option<Ho
 ///
 /// # Errors
 /// It cannot stand by, or what it holds is of no use. [`StandBy::Over`] is none.
-pub(super) fn stand_by(args: &Args, engine: &Engine) -> Result<StandBy, CliError> {
+pub(super) fn stand_by(
+    args: &Args,
+    engine: &Engine,
+    registry: &Registry,
+) -> Result<StandBy, CliError> {
     let Some(host) = &args.take_over_as else {
         return Ok(StandBy::NotAskedFor);
     };
@@ -98,18 +102,25 @@ pub(super) fn stand_by(args: &Args, engine: &Engine) -> Result<StandBy, CliError
         return Ok(StandBy::NotAskedFor);
     };
     say(format_args!("zbmd-run: standing by as host {host}"));
-    let Some(takeover) = engine.stand_by(&hosts)? else {
+    let Some(takeover) = engine.stand_by(&hosts, registry)? else {
         say(format_args!("zbmd-run: the run has come to its end"));
         return Ok(StandBy::Over);
     };
-    let sinks = engine.program().graph.sinks().zip(&takeover.outputs);
+    let program = takeover.engine.program();
+    if !std::ptr::eq(program, engine.program()) {
+        say(format_args!(
+            "zbmd-run: going on with another program, which the run has gone over to"
+        ));
+    }
+    let graph = &program.graph;
+    let sinks = graph.sinks().zip(&takeover.outputs);
     for ((_, actor), token) in sinks {
         say(format_args!(
             "zbmd-run: taking over at iteration {}: `{}` goes on with token {token}",
             takeover.state.iterations, actor.name
         ));
     }
-    let sources = engine.program().graph.sources().zip(&takeover.mirrored);
+    let sources = graph.sources().zip(&takeover.mirrored);
     for ((_, actor), tokens) in sources.filter(|(_, tokens)| **tokens > 0) {
         say(format_args!(
             "zbmd-run: {tokens} tokens that `{}` had been given come first",

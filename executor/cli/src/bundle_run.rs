@@ -62,7 +62,7 @@ pub(super) fn run(
     let takes_commands = replayed.is_none();
 
     let plan = RunPlan::read(args, bundle_path, registry, replayed)?;
-    let Some(plan) = plan.stand_by()? else {
+    let Some(plan) = plan.stand_by(registry)? else {
         return Ok(exit::OK);
     };
     let opened = OpenedRun::open(plan)?;
@@ -145,17 +145,17 @@ impl<'a> RunPlan<'a> {
 
     /// Stands by for the run of another host, if that is asked for. `None` if that has ended without this one.
     #[cfg(hosts)]
-    fn stand_by(mut self) -> Result<Option<Self>, CliError> {
+    fn stand_by(mut self, registry: &Registry) -> Result<Option<Self>, CliError> {
         let Subject {
             args,
             engine,
             files,
             ..
-        } = &self.subject;
+        } = &mut self.subject;
         if args.take_over_as.is_some() {
             files.live.check_takeover()?;
         }
-        match agent::stand_by(args, engine)? {
+        match agent::stand_by(args, engine, registry)? {
             StandBy::NotAskedFor => {}
             StandBy::Over => return Ok(None),
             StandBy::TakeOver(takeover) => {
@@ -163,6 +163,8 @@ impl<'a> RunPlan<'a> {
                     state: takeover.state.clone(),
                     present_mode: PresentMode::default(),
                 }));
+                // Another program, perhaps, with the same streams.
+                *engine = takeover.engine.clone();
                 self.takeover = Some(*takeover);
             }
         }
@@ -170,7 +172,7 @@ impl<'a> RunPlan<'a> {
     }
 
     #[cfg(not(hosts))]
-    fn stand_by(self) -> Result<Option<Self>, CliError> {
+    fn stand_by(self, _: &Registry) -> Result<Option<Self>, CliError> {
         Ok(Some(self))
     }
 
@@ -412,7 +414,7 @@ impl<'a> Running<'a> {
         };
         #[cfg(hosts)]
         let mut session = match takeover {
-            Some(takeover) => engine.take_over(options, takeover)?,
+            Some(takeover) => takeover.start(options)?,
             None => engine.start(options)?,
         };
         #[cfg(not(hosts))]

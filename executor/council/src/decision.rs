@@ -299,7 +299,7 @@ impl Decided {
     ///
     /// # Errors
     /// It is none of this version.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         decode_all("a snapshot", bytes)
     }
 }

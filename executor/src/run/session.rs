@@ -50,25 +50,6 @@ impl Engine {
     pub fn start(&self, options: RunOptions) -> Result<Session, EngineError> {
         Session::start(self, options, None)
     }
-
-    /// Goes on with the run of a conductor that is gone, as [`Engine::stand_by`] says: from its state, which takes the place of
-    /// that of the options, without the hosts of agents until they are found. Sources are to be fed from
-    /// [`State::consumed`] on, but for what was mirrored of them ([`Takeover::mirrored`]), which the run feeds by itself.
-    ///
-    /// # Errors
-    /// As [`Engine::start`], or no plan for this host alone.
-    #[cfg(hosts)]
-    pub fn take_over(
-        &self,
-        options: RunOptions,
-        takeover: Takeover,
-    ) -> Result<Session, EngineError> {
-        let options = RunOptions {
-            state: Some(takeover.state.clone()),
-            ..options
-        };
-        Session::start(self, options, Some(takeover))
-    }
 }
 
 /// Without hosts nothing is taken over.
@@ -149,7 +130,7 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    fn start(
+    pub(crate) fn start(
         engine: &Engine,
         options: RunOptions,
         takeover: Option<Takeover>,
@@ -185,9 +166,14 @@ impl Session {
             let mut takeover = takeover;
             let inputs = takeover.as_mut().map(|takeover| &mut takeover.inputs);
             feed.first = inputs.map(std::mem::take).unwrap_or_default();
-            let seat = take_seat(&options, modes, &control, &pool, (&initial_state, takeover))?;
+            let beginning = (&initial_state, takeover);
+            let mut seat = take_seat(&options, modes, &control, &pool, beginning)?;
             feed.log = seat.as_ref().and_then(ConductorSeat::inputs);
             pool.connect_hosts(&options, is_takeover)?;
+            if let (Some(seat), Some(program)) = (&mut seat, pool.holder_program()) {
+                let begun = seat.begin_to_copy(program);
+                begun.map_err(EngineError::Thread)?;
+            }
             seat
         };
         #[cfg(not(hosts))]
@@ -328,25 +314,7 @@ impl Session {
         if self.modes.are_several() || to.modes.are_several() {
             return Err(SwapError::Modes);
         }
-        let our_streams = stream_descriptions(&self.loaded);
-        let their_streams = stream_descriptions(&to.loaded);
-        if our_streams != their_streams {
-            return Err(SwapError::Ports {
-                here: our_streams.join(", "),
-                there: their_streams.join(", "),
-            });
-        }
-
-        let our_parameters = live_parameters(&self.loaded.program.graph);
-        let their_parameters = live_parameters(&to.loaded.program.graph);
-        if our_parameters != their_parameters {
-            let names = |list: Vec<LiveParameter>| list.into_iter().map(|p| p.name).collect();
-            return Err(SwapError::Parameters {
-                here: names(our_parameters),
-                there: names(their_parameters),
-            });
-        }
-
+        check_streams(&self.loaded, &to.loaded)?;
         let their_sources = to.loaded.program.graph.sources();
         for ((id, actor), queue) in their_sources.zip(&self.control.session_memory.sources) {
             let needed_tokens = min_source_capacity(&to.loaded, id);
@@ -631,6 +599,32 @@ fn sink_handles(
             (actor.name.clone(), Some(handle))
         })
         .collect()
+}
+
+/// Whether a program has the sources, sinks and live parameters of the one whose place it is to take.
+///
+/// # Errors
+/// It has others.
+pub(crate) fn check_streams(here: &LoadedProgram, there: &LoadedProgram) -> Result<(), SwapError> {
+    let our_streams = stream_descriptions(here);
+    let their_streams = stream_descriptions(there);
+    if our_streams != their_streams {
+        return Err(SwapError::Ports {
+            here: our_streams.join(", "),
+            there: their_streams.join(", "),
+        });
+    }
+
+    let our_parameters = live_parameters(&here.program.graph);
+    let their_parameters = live_parameters(&there.program.graph);
+    if our_parameters != their_parameters {
+        let names = |list: Vec<LiveParameter>| list.into_iter().map(|p| p.name).collect();
+        return Err(SwapError::Parameters {
+            here: names(our_parameters),
+            there: names(their_parameters),
+        });
+    }
+    Ok(())
 }
 
 /// What the streams of a program are, for people: two programs with the same ones can take each other's place.

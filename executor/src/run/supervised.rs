@@ -612,24 +612,24 @@ impl<'m> SupervisedRun<'m> {
         self.step_tables.clear();
     }
 
-    /// Whether another program is requested, which all hosts of the run have loaded. Where one cannot, nothing changes, and whoever
-    /// has asked for it is told.
+    /// Whether another program is requested, which all hosts of the run have loaded, and those that could take over. Where one
+    /// cannot, nothing changes, and whoever has asked for it is told.
     fn is_swap_ready(&self) -> bool {
         let mut requested = self.manager.control.requested_swap();
         let Some(swap) = &*requested else {
             return false;
         };
-        let outcome = match self.swap_refusal() {
-            Some(why) => Some(Err(why)),
-            None => self.manager.pool.load_on_hosts(swap),
-        };
-        let Some(outcome) = outcome else {
-            return false;
+        let on_hosts = self.manager.pool.load_on_hosts(swap);
+        let outcome = match (on_hosts, self.load_in_council(swap)) {
+            (Some(Err(why)), _) | (_, Some(Err(why))) => Err(why),
+            (Some(Ok(())), Some(Ok(()))) => Ok(()),
+            _ => return false,
         };
         let is_loaded = outcome.is_ok();
         swap.settle(outcome);
         if !is_loaded {
             *requested = None;
+            self.manager.pool.end_load();
         }
         is_loaded
     }
@@ -876,8 +876,11 @@ impl SupervisedRun<'_> {
 
     fn propose_end(&mut self) {}
 
-    fn swap_refusal(&self) -> Option<String> {
-        None
+    fn load_in_council(
+        &self,
+        _: &crate::run::control::RequestedSwap,
+    ) -> Option<Result<(), String>> {
+        Some(Ok(()))
     }
 
     fn swap_in_council(&mut self, _: &crate::run::control::RequestedSwap) {}

@@ -18,6 +18,8 @@ use super::hosts::conductor::HostSet;
 #[cfg(hosts)]
 use super::hosts::conductor_seat::ConductorSeat;
 #[cfg(hosts)]
+use super::hosts::holders::HolderProgram;
+#[cfg(hosts)]
 use super::hosts::link::HostLink;
 use super::inbox::{EventInbox, EventSender, event_channel};
 #[cfg(target_os = "linux")]
@@ -379,6 +381,20 @@ impl WorkerPool {
         }
         let _ = to;
         Some(Ok(()))
+    }
+
+    /// A program that was to be loaded on the run's hosts takes nobody's place.
+    pub(crate) fn end_load(&self) {
+        #[cfg(hosts)]
+        if let Some(hosts) = &self.hosts {
+            hosts.shelve_present();
+        }
+    }
+
+    /// The program at work, for those that could take the run over from this host.
+    #[cfg(hosts)]
+    pub(crate) fn holder_program(&self) -> Option<HolderProgram> {
+        self.hosts.as_ref().map(HostSet::holder_program)
     }
 
     /// Lets all workers load another program. They do that before they begin their next epoch.

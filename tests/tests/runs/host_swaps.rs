@@ -9,12 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, Losses, MachineChoice, SearchOptions, compile_str};
+use zbmd_council::decision::Decided;
 use zbmd_executor::supervise::{Event, What};
-use zbmd_executor::{CouncilSeat, Engine, Isolation, RunOptions, Session, SinkHandle, SwapError};
+use zbmd_executor::{
+    CouncilSeat, Engine, Hosts, Isolation, RunOptions, Session, SinkHandle, SwapError,
+};
 use zbmd_scheduler::assign::Objective;
 use zbmd_tests::agents::{AgentProcess, TWO_HOSTS};
-use zbmd_tests::council_runs::{LEASE, seat_arguments};
+use zbmd_tests::council_runs::{LEASE, decided_on_disk, seat_arguments};
 use zbmd_tests::free_port::free_port;
 use zbmd_tests::harness::Test;
 
@@ -39,6 +43,11 @@ pub(super) const TESTS: &[Test] = &[
     (
         "the_new_program_is_taken_over",
         the_new_program_is_taken_over,
+    ),
+    ("who_stands_by_lacks_an_op", who_stands_by_lacks_an_op),
+    (
+        "a_run_of_other_streams_is_not_stood_by_for",
+        a_run_of_other_streams_is_not_stood_by_for,
     ),
 ];
 
@@ -269,6 +278,16 @@ impl Council {
         }
         options
     }
+
+    /// Of voter 2, which stands by as the other host.
+    fn hosts_of_standby(&self, engine: &Engine, agent: &AgentProcess) -> Hosts {
+        let hosts = self.options(engine, agent, 2).hosts;
+        Hosts {
+            agents: Vec::new(),
+            own: Some("right".to_owned()),
+            ..hosts.expect("there are some")
+        }
+    }
 }
 
 fn a_council_goes_on_with_the_new_program() {
@@ -279,23 +298,35 @@ fn a_council_goes_on_with_the_new_program() {
     go_through(&programs, council.options(&programs[0], &right, 1));
 }
 
-/// Who stands by with the new program, once that is at work, goes on with it where the conductor has ended. While somebody stands by,
-/// nothing takes the program's place.
+/// Who stands by with the old program goes on with the new one where the conductor has ended: it was sent it while the run went over to
+/// that, or when it came, after that.
 fn the_new_program_is_taken_over() {
-    let folder = tempfile::tempdir().expect("a folder");
-    // Nothing is pinned, and without a pipeline one host does it all: each can.
-    let [old, new] = [2, 3].map(|step| {
-        let options = CompileOptions {
-            contingencies: Losses::Hosts,
-            search: SearchOptions {
-                objective: Some(Objective::LATENCY),
-                ..SearchOptions::default()
-            },
-            ..CompileOptions::default()
-        };
-        engine_for(folder.path(), TWO_HOSTS, &model(step, ""), options)
-    });
-    let council = Council::new(folder.path(), &[3]);
+    for comes_before in [true, false] {
+        let folder = tempfile::tempdir().expect("a folder");
+        take_over_new_program(folder.path(), comes_before);
+    }
+}
+
+/// One program for each step, which each of two hosts can do all of: nothing is pinned, and without a pipeline one host does.
+fn programs_of_either_host(folder: &Path) -> [Engine; 2] {
+    [2, 3].map(|step| engine_of_either_host(folder, &model(step, "")))
+}
+
+fn engine_of_either_host(folder: &Path, model: &str) -> Engine {
+    let options = CompileOptions {
+        contingencies: Losses::Hosts,
+        search: SearchOptions {
+            objective: Some(Objective::LATENCY),
+            ..SearchOptions::default()
+        },
+        ..CompileOptions::default()
+    };
+    engine_for(folder, TWO_HOSTS, model, options)
+}
+
+fn take_over_new_program(folder: &Path, comes_before: bool) {
+    let [old, new] = programs_of_either_host(folder);
+    let council = Council::new(folder, &[3]);
     let agent = council.agent(3);
     let mut session = old
         .start(council.options(&old, &agent, 1))
@@ -310,24 +341,40 @@ fn the_new_program_is_taken_over() {
         }
     };
     feed(SOME_PUSHES);
-    session.swap(&new).expect("nobody stands by");
-    feed(5 * SOME_PUSHES);
 
-    let mut options = council.options(&new, &agent, 2);
-    let hosts = options.hosts.as_mut().expect("there are some");
-    hosts.agents.clear();
-    hosts.own = Some("right".to_owned());
-    let (engine, hosts) = (new.clone(), hosts.clone());
-    let standby = std::thread::spawn(move || engine.stand_by(&hosts));
-    // That somebody stands by is seen by what is refused then; the program itself takes its own place without a trace.
-    let refusal = loop {
-        feed(1_000);
-        if let Err(refusal) = session.swap(&new) {
-            break refusal.to_string();
+    let hosts = council.hosts_of_standby(&old, &agent);
+    let options = RunOptions {
+        hosts: Some(hosts.clone()),
+        ..council.options(&old, &agent, 2)
+    };
+    let engine = old.clone();
+    let stand_by = move || engine.stand_by(&hosts, &zbmd_backends::standard_registry());
+    let mut feed_until = |is_decided: &dyn Fn(&Decided) -> bool| loop {
+        let decided = decided_on_disk(&council.folder, 3, 3);
+        if is_decided(&decided) {
+            return decided.border.iterations;
+        }
+        feed(SOME_PUSHES);
+    };
+    let is_held = |decided: &Decided| !decided.holders.is_empty();
+    let is_swapped = |decided: &Decided| decided.bundle.is_some();
+    let standby = match comes_before {
+        true => {
+            let standby = std::thread::spawn(stand_by);
+            feed_until(&is_held);
+            session.swap(&new).expect("all can go over");
+            feed_until(&is_swapped);
+            standby
+        }
+        false => {
+            session.swap(&new).expect("nobody stands by");
+            feed_until(&is_swapped);
+            std::thread::spawn(stand_by)
         }
     };
-    assert!(refusal.contains("voter 2 stands by"), "{refusal}");
-    feed(SOME_PUSHES);
+    // Everything up to the border at which the run has gone over has been taken, and more.
+    let first = feed_until(&is_held);
+    feed_until(&|decided| is_held(decided) && decided.border.given_out > first);
 
     // It gives the run up, as if its host were lost.
     drop(session);
@@ -342,7 +389,7 @@ fn the_new_program_is_taken_over() {
         sums.len()
     );
 
-    let mut session = new.take_over(options, takeover).expect("a session");
+    let mut session = takeover.start(options).expect("a session");
     let mut source = session.source("in").expect("a source");
     let sink = session.sink("out").expect("a sink");
     let pulled = std::thread::spawn(move || all_sums(sink));
@@ -356,6 +403,57 @@ fn the_new_program_is_taken_over() {
     // What was given out twice is the same.
     let both = rest.len().min(sums.len() - token);
     assert_eq!(sums[token..][..both], rest[..both]);
+}
+
+/// Who stands by with a program of other streams is told so, and ends.
+fn a_run_of_other_streams_is_not_stood_by_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = engine_of_either_host(folder.path(), &model(2, ""));
+    let other_model = model(2, "").replace("\"in\"", "\"feed\"");
+    let other = engine_of_either_host(folder.path(), &other_model);
+    let council = Council::new(folder.path(), &[3]);
+    let agent = council.agent(3);
+    let session = program.start(council.options(&program, &agent, 1));
+    let _session = session.expect("a session");
+
+    let hosts = council.hosts_of_standby(&other, &agent);
+    let refusal = other.stand_by(&hosts, &zbmd_backends::standard_registry());
+    let refusal = refusal.expect_err("other streams").to_string();
+    let expected = "source `in` of f64, sink `out` of f64, the program here has source `feed`";
+    assert!(refusal.contains(expected), "{refusal}");
+}
+
+/// Where one that stands by lacks an op of the new program, nothing takes the program's place, and it is named.
+fn who_stands_by_lacks_an_op() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [old, new] = programs_of_either_host(folder.path());
+    let council = Council::new(folder.path(), &[3]);
+    let agent = council.agent(3);
+    let session = old.start(council.options(&old, &agent, 1));
+    let mut session = session.expect("a session");
+    let mut source = session.source("in").expect("a source");
+    let sink = session.sink("out").expect("a sink");
+    let pulled = std::thread::spawn(move || all_sums(sink));
+
+    let hosts = council.hosts_of_standby(&old, &agent);
+    let standby = std::thread::spawn(move || old.stand_by(&hosts, &Registry::empty()));
+    let mut pushes = 0;
+    while decided_on_disk(&council.folder, 3, 3).holders.is_empty() {
+        source.push(&[1f64; PIECE]).expect("taken");
+        pushes += 1;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let refusal = session.swap(&new).expect_err("it has no ops").to_string();
+    assert!(refusal.contains("voter 2, which stands by: "), "{refusal}");
+    assert!(refusal.contains("Expr"), "{refusal}");
+
+    drop(source);
+    session.join().expect("it ends well");
+    let sums = pulled.join().expect("no panic");
+    assert_eq!(sums.len(), pushes * PIECE);
+    check_steps(&sums, &[2.0]);
+    let outcome = standby.join().expect("no panic").expect("no error");
+    assert!(outcome.is_none(), "the run has ended: {outcome:?}");
 }
 
 /// What a sink gives, until its run is over.

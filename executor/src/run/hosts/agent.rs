@@ -17,7 +17,6 @@ use zbmd_wire::error::Refusal;
 use zbmd_wire::handshake::{Accepted, Purpose};
 use zbmd_wire::link_speed;
 
-use super::agent_programs::{AgentProgram, AgentPrograms, open_bundle};
 use super::agent_run::{AgentRun, RunTerms};
 use super::agent_seat::Obedience;
 use super::agent_workers::AgentWorkers;
@@ -26,6 +25,7 @@ use super::gathering::join_when_there;
 use super::heartbeats::{BeatPeer, Heartbeats, Silence};
 use super::message::{self, OpenTerms, Order, Report};
 use super::network_terms::NetworkTerms;
+use super::run_programs::{RunProgram, RunPrograms, open_bundle};
 use super::sentinel::Sentinel;
 use crate::options::{CouncilSeat, Join};
 use crate::program::Engine;
@@ -402,9 +402,9 @@ impl AgentHost<'_> {
     }
 
     /// The programs of a run, which begins with this one.
-    fn programs(&self, parts: BundleParts, engine: Engine) -> AgentPrograms {
-        AgentPrograms::new(
-            AgentProgram { parts, engine },
+    fn programs(&self, parts: BundleParts, engine: Engine) -> RunPrograms {
+        RunPrograms::new(
+            RunProgram { parts, engine },
             self.registry.clone(),
             self.credentials.clone(),
             Arc::clone(self.shelf),
@@ -506,7 +506,7 @@ impl AgentHost<'_> {
             let opened = received.and_then(|()| open_bundle(&bundle, self.registry));
             *kept = match &opened {
                 // The engine has a copy of its own.
-                Ok(engine) => KeptBundle::Loaded(AgentProgram {
+                Ok(engine) => KeptBundle::Loaded(RunProgram {
                     parts,
                     engine: engine.clone(),
                 }),
@@ -530,5 +530,5 @@ enum KeptBundle {
     #[default]
     Nothing,
     Begun(Arc<HeldBundle>),
-    Loaded(AgentProgram),
+    Loaded(RunProgram),
 }

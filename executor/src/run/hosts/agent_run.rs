@@ -12,11 +12,11 @@ use zbmd_ir::DeviceId;
 use zbmd_wire::connection::SharedConnection;
 
 use super::agent_epoch::{AgentEpoch, check_spec};
-use super::agent_programs::{AgentProgram, AgentPrograms};
 use super::agent_seat::Obedience;
 use super::agent_workers::{AgentWorkers, WorkerNews};
 use super::bundle_parts::{BundleParts, BundleShelf};
 use super::message::{self, Order, Report, WorkerNumber};
+use super::run_programs::{RunProgram, RunPrograms};
 use super::seat::Mandate;
 use crate::fault::WorkerOutcome;
 use crate::run::event::WorkerExit;
@@ -36,7 +36,7 @@ const IDLE_TICK: Duration = Duration::from_millis(20);
 pub(super) struct RunTerms {
     /// Where the conductor is told everything.
     pub connection: Arc<SharedConnection>,
-    pub programs: AgentPrograms,
+    pub programs: RunPrograms,
     pub options: HostOptions,
     pub network: Arc<Network>,
     /// Workers that are processes, if any are.
@@ -249,9 +249,10 @@ impl AgentRun {
         let started = std::thread::Builder::new()
             .name("zbmd loads".to_owned())
             .spawn(move || {
+                let outcome = agent.terms.programs.load(&parts, &from);
                 let report = Report::Loaded {
                     bundle: parts.number(),
-                    outcome: agent.terms.programs.load(&parts, &from),
+                    outcome: outcome.map_err(|error| error.to_string()),
                 };
                 // A conductor that is gone needs no report.
                 let _ = agent.report(&report);
@@ -260,7 +261,7 @@ impl AgentRun {
     }
 
     /// The program at the end, and the parts of its bundle.
-    pub(super) fn last_program(&self) -> AgentProgram {
+    pub(super) fn last_program(&self) -> RunProgram {
         self.terms.programs.present()
     }
 

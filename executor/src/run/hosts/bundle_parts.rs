@@ -331,7 +331,7 @@ fn open_in(folder: &Path, parts: &BundleParts) -> io::Result<(File, u64)> {
     Ok((file, count))
 }
 
-/// The bundle that an agent has, or is sent, where other agents get it.
+/// The bundle that a host has, or is sent, where other hosts get it.
 #[derive(Default)]
 pub(super) struct BundleShelf(Mutex<Option<Arc<HeldBundle>>>);
 
@@ -358,6 +358,15 @@ impl BundleShelf {
 
     pub(super) fn put(&self, bundle: &Arc<HeldBundle>) {
         *self.bundle() = Some(Arc::clone(bundle));
+    }
+
+    /// Has the bundle of a run on it, in the place of another one.
+    pub(super) fn hold(&self, run_bundle: &RunBundle) {
+        let mut bundle = self.bundle();
+        let is_held = |held: &Arc<HeldBundle>| held.parts.number() == run_bundle.number();
+        if !bundle.as_ref().is_some_and(is_held) {
+            *bundle = Some(run_bundle.hold());
+        }
     }
 
     /// Nobody needs it any more: what is in memory is given back.

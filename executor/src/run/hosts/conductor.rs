@@ -14,6 +14,7 @@ use super::bundle_offer::BundleOffer;
 use super::bundle_parts::{BundleShelf, RunBundle};
 use super::conductor_seat::ConductorSeat;
 use super::gathering::Gathering;
+use super::holders::HolderProgram;
 use super::link::{HostLink, LinkEpoch, RemotePart};
 use super::message::{Order, ProcessTerms, WorkerNumber};
 use super::network_terms::NetworkTerms;
@@ -93,6 +94,7 @@ impl HostSet {
         let (switchboard, gathering) = Self::listen(modes.first(), &mut opener.hosts, &shelf)?;
         let mut set = Self::of(modes.first(), opener, switchboard, shelf)?;
         set.is_takeover = is_takeover;
+        set.shelve_present();
         for loaded in modes.iter() {
             set.check_program(loaded)?;
         }
@@ -478,9 +480,26 @@ impl HostSet {
         self.opener.bundle().number()
     }
 
+    /// The program at work, for those that could take over.
+    pub(crate) fn holder_program(&self) -> HolderProgram {
+        HolderProgram {
+            bundle: self.opener.bundle(),
+            listening: self.network.switchboard.address(),
+        }
+    }
+
+    /// No other program is to be loaded: those that could take over get the one at work here, and agents need nothing.
+    pub(crate) fn shelve_present(&self) {
+        match self.opener.hosts.council {
+            Some(_) => self.shelf.hold(&self.opener.bundle()),
+            None => self.shelf.clear_memory(),
+        }
+    }
+
     /// Has all agents load another program. What has come of it, once all that are there have said it.
     pub(crate) fn load(&self, offer: &BundleOffer) -> Option<Result<(), String>> {
         let bundle = &offer.bundle;
+        self.shelf.hold(bundle);
         let addresses = self.opener.addresses();
         let mut before = None;
         let mut outcome = Some(Ok(()));
@@ -490,7 +509,6 @@ impl HostSet {
             };
             // From the agent before it, as at the start, and from here what does not come from there.
             let order = || {
-                self.shelf.put(&bundle.hold());
                 let own = link.own_address(self.network.switchboard.address());
                 Order::Load {
                     bundle: bundle.parts().clone(),
@@ -510,7 +528,7 @@ impl HostSet {
     /// The epochs that follow are of a program that the agents have loaded.
     pub(crate) fn swap_program(&self, offer: &BundleOffer) {
         self.opener.set_bundle(Arc::clone(&offer.bundle));
-        self.shelf.clear_memory();
+        self.shelve_present();
     }
 
     /// The epochs that follow are conducted in this name.

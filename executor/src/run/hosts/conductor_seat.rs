@@ -16,9 +16,9 @@ use zbmd_ir::state;
 use zbmd_wire::connection::Credentials;
 
 use super::border_copy::{BorderCopy, checksum};
-use super::bundle_parts::RunBundle;
+use super::bundle_offer::BundleOffer;
 use super::change_journal::ChangeJournal;
-use super::holders::Holders;
+use super::holders::{HolderProgram, Holders};
 use super::input_log::InputLog;
 use super::seat::{Candidate, LAST_STATE_LIMIT, Mandate, SeatTimes};
 use super::standby::Takeover;
@@ -201,44 +201,44 @@ impl ConductorSeat {
             patience: Patience::new(),
         };
 
-        taken.begin_to_copy(seat, is_run_of_its_own)?;
+        if !taken.others.is_empty() {
+            taken.check_beginning()?;
+            taken.inputs = taken.mirror(seat)?;
+        }
         taken.wait_for_election().map_err(error)?;
         Ok(taken)
     }
 
-    /// Gives the state of each border to the voters that could take over, from the first one on.
-    fn begin_to_copy(
-        &mut self,
-        seat: &CouncilSeat,
-        is_run_of_its_own: bool,
-    ) -> Result<(), EngineError> {
+    /// Whether others could go on with a run that begins here.
+    fn check_beginning(&self) -> Result<(), EngineError> {
+        if self.takes_over || self.released.state.iterations == 0 {
+            return Ok(());
+        }
+        let why = "a run that goes on from a saved state cannot be taken over yet: make all voters but this one witnesses, or begin anew";
+        Err(EngineError::Council {
+            why: why.to_owned(),
+        })
+    }
+
+    /// Gives this program, which is the one at work, and the state of each border to the voters that could take over, if there are
+    /// some, from the last border on.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(crate) fn begin_to_copy(&mut self, program: HolderProgram) -> io::Result<()> {
         if self.others.is_empty() {
             return Ok(());
         }
-        if is_run_of_its_own && self.released.state.iterations > 0 {
-            let why = "a run that goes on from a saved state cannot be taken over yet: make all voters but this one witnesses, or begin anew";
-            return Err(EngineError::Council {
-                why: why.to_owned(),
-            });
-        }
-
-        self.inputs = self.mirror(seat)?;
-        let bundle = RunBundle::of(&self.modes).map_err(EngineError::Thread)?;
-        let started = self.start_holders(bundle.number());
-        started.map_err(EngineError::Thread)
-    }
-
-    /// Begins to connect to the voters that could take over the program of this bundle, from the last border on.
-    fn start_holders(&mut self, bundle: u64) -> io::Result<()> {
+        let bundle = program.bundle.number();
         let holders = Holders::start(
             self.candidate.own,
             &self.others,
-            (self.run, bundle),
+            (self.run, program),
             &self.credentials,
             self.candidate.waker(),
             self.inputs.clone(),
         )?;
-        holders.give(self.copy_of(&self.released));
+        holders.give(self.copy_of(&self.released, bundle));
         self.holders = Some(holders);
         Ok(())
     }
@@ -268,9 +268,10 @@ impl ConductorSeat {
         self.inputs.clone()
     }
 
-    fn copy_of(&self, border: &BorderState) -> BorderCopy {
+    fn copy_of(&self, border: &BorderState, bundle: u64) -> BorderCopy {
         let graph = &self.modes.first().program.graph;
         BorderCopy {
+            bundle,
             iterations: border.state.iterations,
             outputs: self.outputs_until(border),
             consumed: consumed_tokens(&border.state),
@@ -386,26 +387,26 @@ impl ConductorSeat {
         }
     }
 
-    /// Why the run cannot go over to another program now.
-    pub(crate) fn swap_refusal(&self) -> Option<String> {
-        let decided = self.candidate.member.decided();
-        let holder = decided.holders.first()?;
-        Some(format!(
-            "{holder} stands by with the program that is at work, and cannot take over another one: end it, and start it with the new bundle once the run has gone over"
-        ))
+    /// Has those that could take over load another program. What has come of it, once all that are there have said it.
+    pub(crate) fn load(&self, offer: &BundleOffer) -> Option<Result<(), String>> {
+        match &self.holders {
+            Some(holders) => holders.load(&offer.bundle),
+            None => Some(Ok(())),
+        }
     }
 
     /// Has it decided that the run goes on with another program, of this bundle, from the border on at which the one before has ended:
-    /// `begin`, as the new one has it. Whoever stood by for the one before does no more.
+    /// `begin`, as the new one has it. Whoever stood by for the one before does so for the new one from then on.
     ///
     /// # Errors
     /// This run may conduct no more, and why.
     pub(crate) fn swap_program(
         &mut self,
-        (modes, bundle): (&Arc<LoadedModes>, u64),
+        (modes, offer): (&Arc<LoadedModes>, &BundleOffer),
         begin: BorderState,
     ) -> Result<(), String> {
         self.settle()?;
+        let bundle = offer.bundle_number();
         let proposal = Decision::Swap {
             epoch: self.mandate.epoch,
             bundle,
@@ -414,9 +415,13 @@ impl ConductorSeat {
 
         self.modes = Arc::clone(modes);
         self.released = begin;
-        if self.holders.take().is_some() {
-            let started = self.start_holders(bundle);
-            started
+        if let Some(holders) = self.holders.take() {
+            let program = HolderProgram {
+                bundle: Arc::clone(&offer.bundle),
+                ..holders.program().clone()
+            };
+            drop(holders);
+            self.begin_to_copy(program)
                 .map_err(|error| format!("no thread for those that could take over: {error}"))?;
         }
         Ok(())
@@ -429,7 +434,7 @@ impl ConductorSeat {
             return;
         }
         if let Some(holders) = &self.holders {
-            holders.give(self.copy_of(&state));
+            holders.give(self.copy_of(&state, holders.program().bundle.number()));
         }
         let border = RunBorder {
             iterations: state.state.iterations,

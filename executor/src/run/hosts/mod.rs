@@ -24,7 +24,7 @@
 //!
 //! A run goes over to another program at a border, as on one host. Before that all agents load it, from each other and from the
 //! conductor ([`bundle_offer`]), beside the epochs at work. What each epoch begins with names its bundle: an agent that has it goes over
-//! ([`agent_programs`]), and one that has not ends the connection, and is given it when it is connected to again.
+//! ([`run_programs`]), and one that has not ends the connection, and is given it when it is connected to again.
 //!
 //! # In the name of a council
 //!
@@ -34,8 +34,8 @@
 //! they have not heard a leader for a lease ([`agent_seat`]). Nothing of this is on the path of tokens: whoever pulls from a sink
 //! looks at one more number.
 //!
-//! A voter that could conduct and does not is one that stands by ([`standby`]). It is given the state of each border before that
-//! is proposed ([`holders`]). When it is elected it goes on from the last border whose outputs have all been taken from the
+//! A voter that could conduct and does not is one that stands by ([`standby`]). It is given the program, if it has another one
+//! ([`standby_programs`]), and the state of each border before that is proposed ([`holders`]). When it is elected it goes on from the last border whose outputs have all been taken from the
 //! sinks of the one before it: those that follow may come twice, with the same numbers and bits. Sources that cannot be read again
 //! are mirrored ([`input_log`]): it is given their tokens as they come, and feeds those behind that border first.
 //!
@@ -47,7 +47,6 @@
 
 pub(crate) mod agent;
 pub(crate) mod agent_epoch;
-mod agent_programs;
 mod agent_run;
 mod agent_seat;
 mod agent_workers;
@@ -59,12 +58,14 @@ pub(crate) mod conductor;
 pub(crate) mod conductor_seat;
 mod gathering;
 mod heartbeats;
-mod holders;
+pub(crate) mod holders;
 pub(crate) mod input_log;
 pub(crate) mod link;
 mod message;
 pub(crate) mod network_terms;
 mod opener;
+mod run_programs;
 mod seat;
 pub(crate) mod sentinel;
 pub(crate) mod standby;
+mod standby_programs;

@@ -1,4 +1,4 @@
-//! The programs that an agent has of a run: the present one, and another one that the run may go over to.
+//! The programs that a host has of a run which another host conducts: the present one, and another one that the run may go over to.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,37 +7,50 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zbmd_op::Registry;
 use zbmd_wire::connection::Credentials;
 
+use super::bundle_offer::check_devices;
 use super::bundle_parts::{self, BundleParts, BundleShelf, HeldBundle};
 use crate::program::{Engine, LoadedModes};
+use crate::run::session::{SwapError, check_streams};
+
+/// Why a program is not loaded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LoadError {
+    /// It has not come, or is not wanted any more.
+    #[error("{0}")]
+    Missing(String),
+    /// It cannot be run here, or not in the place of the present one.
+    #[error("{0}")]
+    Unfit(String),
+}
 
 /// A bundle that is loaded.
 #[derive(Clone)]
-pub(super) struct AgentProgram {
+pub(super) struct RunProgram {
     pub parts: BundleParts,
     pub engine: Engine,
 }
 
-/// The programs of a run on this host.
-pub(super) struct AgentPrograms {
+/// The programs of a run on this host, an agent or one that stands by.
+pub(super) struct RunPrograms {
     registry: Registry,
     credentials: Credentials,
-    /// Where other agents get what is loaded here.
+    /// Where other hosts get what is loaded here.
     shelf: Arc<BundleShelf>,
     bundle_folder: Option<PathBuf>,
     programs: Mutex<Programs>,
 }
 
 struct Programs {
-    present: AgentProgram,
+    present: RunProgram,
     /// The number of the bundle that is to be loaded, or is loaded, beside it.
     wanted: u64,
     /// That one, once it is loaded, until the run goes over to it.
-    next: Option<AgentProgram>,
+    next: Option<RunProgram>,
 }
 
-impl AgentPrograms {
+impl RunPrograms {
     pub(super) fn new(
-        present: AgentProgram,
+        present: RunProgram,
         registry: Registry,
         credentials: Credentials,
         shelf: Arc<BundleShelf>,
@@ -60,8 +73,16 @@ impl AgentPrograms {
         self.programs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn present(&self) -> AgentProgram {
+    pub(super) fn present(&self) -> RunProgram {
         self.programs().present.clone()
+    }
+
+    /// The program with this number, if it is here.
+    pub(super) fn find(&self, number: u64) -> Option<Engine> {
+        let programs = self.programs();
+        let mut here = std::iter::once(&programs.present).chain(&programs.next);
+        let found = here.find(|program| program.parts.number() == number);
+        found.map(|program| program.engine.clone())
     }
 
     pub(super) fn modes(&self) -> Arc<LoadedModes> {
@@ -76,9 +97,11 @@ impl AgentPrograms {
     /// Gets a bundle from the first of these places that has it, and loads it. What is loaded already is not touched.
     ///
     /// # Errors
-    /// Nobody gives it, it cannot be run here, or another one is to be loaded by now.
-    pub(super) fn load(&self, parts: &BundleParts, from: &[SocketAddr]) -> Result<(), String> {
-        let held = HeldBundle::of(parts.clone(), None, self.bundle_folder.as_deref())?;
+    /// Nobody gives it, it cannot be run here, it has other streams or devices than the present one, or another one is to be loaded
+    /// by now.
+    pub(super) fn load(&self, parts: &BundleParts, from: &[SocketAddr]) -> Result<(), LoadError> {
+        let held = HeldBundle::of(parts.clone(), None, self.bundle_folder.as_deref());
+        let held = held.map_err(LoadError::Missing)?;
         self.shelf.put(&held);
         let mut failures = Vec::new();
         for place in from {
@@ -89,16 +112,22 @@ impl AgentPrograms {
         }
         if held.first_missing() < held.count() {
             held.give_up();
-            return Err(failures.join("; "));
+            return Err(LoadError::Missing(failures.join("; ")));
         }
 
-        let engine = open_bundle(&held, &self.registry)?;
+        let engine = open_bundle(&held, &self.registry).map_err(LoadError::Unfit)?;
+        let present = self.present().engine;
+        check_streams(&present.loaded, &engine.loaded)
+            .map_err(|error| LoadError::Unfit(stream_text(error)))?;
+        check_devices(&present.loaded, &engine.loaded).map_err(LoadError::Unfit)?;
+
         let mut programs = self.programs();
         if programs.wanted != parts.number() {
-            return Err("another program was asked for meanwhile".to_owned());
+            let why = "another program was asked for meanwhile";
+            return Err(LoadError::Missing(why.to_owned()));
         }
         let parts = parts.clone();
-        programs.next = Some(AgentProgram { parts, engine });
+        programs.next = Some(RunProgram { parts, engine });
         Ok(())
     }
 
@@ -114,6 +143,17 @@ impl AgentPrograms {
         let next = programs.next.take_if(|next| next.parts.number() == number);
         programs.present = next.ok_or("an epoch of a bundle that was not loaded here")?;
         Ok(true)
+    }
+}
+
+/// Why a program cannot take the place of the one that is here.
+fn stream_text(error: SwapError) -> String {
+    match error {
+        SwapError::Ports { here, there } => format!("it has {there}, the program here has {here}"),
+        SwapError::Parameters { here, there } => {
+            format!("it has live parameters {there:?}, the program here has {here:?}")
+        }
+        other => other.to_string(),
     }
 }
 

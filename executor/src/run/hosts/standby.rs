@@ -1,5 +1,5 @@
-//! A run that stands by: a voter that is given the state of each border, and goes on from the last one that was given out when it is
-//! elected.
+//! A run that stands by: a voter that is given the program and the state of each border, and goes on from the last one that was given
+//! out when it is elected.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,26 +9,30 @@ use std::time::{Duration, Instant};
 
 use zbmd_council::decision::Decided;
 use zbmd_ir::{ChangePosition, Graph, State, insert_change, state};
+use zbmd_op::Registry;
 use zbmd_wire::Deadline;
 use zbmd_wire::connection::SharedConnection;
 use zbmd_wire::error::Refusal;
 use zbmd_wire::handshake::Accepted;
 
 use super::border_copy::{BorderCopy, HolderMessage};
-use super::bundle_parts::RunBundle;
 use super::change_journal;
 use super::input_log::{MirroredTokens, SourceTokens};
 use super::message;
 use super::seat::{Candidate, LAST_STATE_LIMIT};
+use super::standby_programs::StandbyPrograms;
 use crate::error::EngineError;
-use crate::options::Hosts;
+use crate::options::{Hosts, RunOptions};
 use crate::program::Engine;
 use crate::run::parameters::consumed_in;
+use crate::run::session::Session;
 
 const WELCOME_LIMIT: Duration = Duration::from_secs(1);
 
-/// A run that is to be gone on with, of a conductor that is gone: see [`Engine::take_over`].
+/// A run that is to be gone on with, of a conductor that is gone: see [`Self::start`].
 pub struct Takeover {
+    /// The program that it is gone on with: the one that stood by, or another one that the run has gone over to since.
+    pub engine: Engine,
     /// The border to go on from: everything before it was given out.
     pub state: State,
     /// For each sink, in actor order, the tokens that were given out up to there: the number of the first token that is given out
@@ -57,45 +61,65 @@ impl std::fmt::Debug for Takeover {
     }
 }
 
-impl Engine {
-    /// Stands by for a run of this program that another process conducts: votes, holds the state of each border, and waits until
-    /// this one is elected. `None` when the run has come to its end.
+impl Takeover {
+    /// Goes on with the run: from its state, which takes the place of that of the options, without the hosts of agents until they are
+    /// found. Sources are to be fed from [`State::consumed`] on, but for what was mirrored of them ([`Self::mirrored`]), which the
+    /// run feeds by itself.
     ///
     /// # Errors
-    /// No seat in a council, nobody who conducts a run when this one is elected, or no state to go on from, neither here nor with a
-    /// voter that could be elected in its place.
-    pub fn stand_by(&self, hosts: &Hosts) -> Result<Option<Takeover>, EngineError> {
+    /// As [`Engine::start`], or no plan for this host alone.
+    pub fn start(self, options: RunOptions) -> Result<Session, EngineError> {
+        let options = RunOptions {
+            state: Some(self.state.clone()),
+            ..options
+        };
+        let engine = self.engine.clone();
+        Session::start(&engine, options, Some(self))
+    }
+}
+
+impl Engine {
+    /// Stands by for a run that another process conducts: votes, holds the state of each border, and waits until this one is elected.
+    /// `None` when the run has come to its end. Where the run has, or goes over to, another program than this one, with the same
+    /// sources, sinks and devices, that is sent here, made with this registry, and gone on with.
+    ///
+    /// # Errors
+    /// No seat in a council, a run of a program that cannot take the place of this one, nobody who conducts a run when this one is
+    /// elected, or no state to go on from, neither here nor with a voter that could be elected in its place.
+    pub fn stand_by(
+        &self,
+        hosts: &Hosts,
+        registry: &Registry,
+    ) -> Result<Option<Takeover>, EngineError> {
         let error = |why: String| EngineError::Council { why };
         let Some(seat) = &hosts.council else {
             return Err(error("whoever stands by needs a seat in it".to_owned()));
         };
-        let bundle = RunBundle::of(&self.modes).map_err(EngineError::Thread)?;
+        let programs = StandbyPrograms::new(self, registry, &hosts.credentials);
+        let programs = Arc::new(programs.map_err(EngineError::Thread)?);
 
         let (send_connections, connections) = channel();
         let candidate = Candidate::start(seat, &hosts.credentials, Some(send_connections));
         let candidate = candidate.map_err(error)?;
         let held = Arc::<Mutex<Held>>::default();
-        let bundle_number = bundle.number();
         let receiver = Receiving {
             held: Arc::clone(&held),
-            bundle_number,
-            graph_engine: self.clone(),
+            programs: Arc::clone(&programs),
         };
         std::thread::Builder::new()
             .name("zbmd borders".to_owned())
             .spawn(move || receiver.accept(&connections))
             .map_err(EngineError::Thread)?;
-        let outcome = self.wait_to_take_over(candidate, &held, bundle_number);
+        let outcome = Self::wait_to_take_over(candidate, &held, &programs);
         // What still comes is of a conductor that is gone.
         locked(&held).is_over = true;
         outcome
     }
 
     fn wait_to_take_over(
-        &self,
         candidate: Candidate,
         held: &Arc<Mutex<Held>>,
-        bundle_number: u64,
+        programs: &StandbyPrograms,
     ) -> Result<Option<Takeover>, EngineError> {
         let error = |why: String| EngineError::Council { why };
         let mut could_conduct = None;
@@ -108,9 +132,14 @@ impl Engine {
             }
 
             forget_before(held, &decided);
-            let has_program = decided.bundle.is_none_or(|number| number == bundle_number);
-            let holds_copy = locked(held).copy_to_begin_with(&decided).is_some();
-            let can_conduct = has_program && (holds_copy || begins_anew(&decided));
+            if let Some(bundle) = decided.bundle.or(locked(held).at_work).filter(|_| is_known) {
+                programs.enter(bundle);
+            }
+            if let Some(why) = programs.failure() {
+                return Err(error(why));
+            }
+            let engine = locked(held).engine(programs, &decided);
+            let can_conduct = engine.is_some();
             if could_conduct.replace(can_conduct) != Some(can_conduct) {
                 candidate.member.set_can_conduct(can_conduct);
             }
@@ -127,11 +156,15 @@ impl Engine {
                 );
                 return Err(error(why));
             }
-            let found = self.state_at(held, &decided).filter(|_| has_program);
-            if let Some((mut state, outputs)) = found {
-                let last_change = self.add_changes(&mut state, &decided).map_err(error)?;
-                let (mirrored, inputs) = self.mirrored_behind(&locked(held), &state);
+            let begin = |engine: Engine| {
+                let (state, outputs) = locked(held).beginning(&engine, &decided)?;
+                Some((engine, state, outputs))
+            };
+            if let Some((engine, mut state, outputs)) = engine.and_then(begin) {
+                let last_change = engine.add_changes(&mut state, &decided).map_err(error)?;
+                let (mirrored, inputs) = engine.mirrored_behind(&locked(held), &state);
                 return Ok(Some(Takeover {
+                    engine,
                     state,
                     outputs,
                     mirrored,
@@ -199,25 +232,10 @@ impl Engine {
         });
         inputs.unzip()
     }
-
-    /// The state that a run is gone on from, and the tokens that each sink was given before.
-    fn state_at(&self, held: &Mutex<Held>, decided: &Decided) -> Option<(State, Vec<u64>)> {
-        let graph = &self.loaded.program.graph;
-        if let Some(copy) = locked(held).copy_to_begin_with(decided) {
-            let saved = state::decode(&copy.state, graph).ok()?;
-            return Some((saved.state, copy.outputs.clone()));
-        }
-        begins_anew(decided).then(|| (State::initial(graph), vec![0; graph.sinks().count()]))
-    }
 }
 
 /// Of each source, tokens behind a border and their bytes.
 type MirroredInputs = (Vec<u64>, Vec<Vec<u8>>);
-
-/// Whether a run is gone on with from its beginning, which nobody must hold.
-fn begins_anew(decided: &Decided) -> bool {
-    decided.border.given_out == 0
-}
 
 fn forget_before(held: &Mutex<Held>, decided: &Decided) {
     let mut held = locked(held);
@@ -240,6 +258,8 @@ fn forget_before(held: &Mutex<Held>, decided: &Decided) {
 #[derive(Default)]
 struct Held {
     run: Option<u128>,
+    /// The number of the program that its conductor has said to be at work.
+    at_work: Option<u64>,
     /// By their iterations.
     copies: BTreeMap<u64, BorderCopy>,
     /// Tokens of each source that is mirrored.
@@ -255,6 +275,30 @@ impl Held {
         is_of_run
             .then(|| self.copies.get(&decided.border.given_out))
             .flatten()
+    }
+
+    /// The program that the run would be gone on with. `None` as long as that or the state is not here, or the state is of a program
+    /// that is not at work any more.
+    fn engine(&self, programs: &StandbyPrograms, decided: &Decided) -> Option<Engine> {
+        match self.copy_to_begin_with(decided) {
+            Some(copy) if decided.bundle.is_some_and(|bundle| bundle != copy.bundle) => None,
+            Some(copy) => programs.find(Some(copy.bundle)),
+            // Nobody must hold the beginning of a run.
+            None if decided.border.given_out == 0 => programs.find(decided.bundle),
+            None => None,
+        }
+    }
+
+    /// The state that it would be gone on from, and the tokens that each sink was given before.
+    fn beginning(&self, engine: &Engine, decided: &Decided) -> Option<(State, Vec<u64>)> {
+        let graph = &engine.loaded.program.graph;
+        match self.copy_to_begin_with(decided) {
+            Some(copy) => {
+                let saved = state::decode(&copy.state, graph).ok()?;
+                Some((saved.state, copy.outputs.clone()))
+            }
+            None => Some((State::initial(graph), vec![0; graph.sinks().count()])),
+        }
     }
 
     /// Holds tokens of a source.
@@ -280,8 +324,7 @@ fn locked(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
 #[derive(Clone)]
 struct Receiving {
     held: Arc<Mutex<Held>>,
-    bundle_number: u64,
-    graph_engine: Engine,
+    programs: Arc<StandbyPrograms>,
 }
 
 impl Receiving {
@@ -289,24 +332,29 @@ impl Receiving {
     fn accept(&self, connections: &Receiver<Accepted>) {
         while let Ok(accepted) = connections.recv() {
             let deadline = Deadline::after(WELCOME_LIMIT);
-            if accepted.hello.plan != self.bundle_number || locked(&self.held).is_over {
+            if locked(&self.held).is_over {
                 accepted.refuse(Refusal::Unknown, deadline);
                 continue;
             }
-            let (receiving, run) = (self.clone(), accepted.hello.run);
+            let (receiving, hello) = (self.clone(), accepted.hello);
             // Without a thread it connects again.
             let _ = std::thread::Builder::new()
                 .name("zbmd borders of a run".to_owned())
                 .spawn(move || {
                     let connection = accepted.welcome(deadline).map_err(io::Error::other)?;
                     let connection = SharedConnection::new(connection, Duration::MAX)?;
-                    receiving.hold_all(&connection, run)
+                    receiving.hold_all(&connection, hello.run, hello.plan)
                 });
         }
     }
 
-    /// Holds what comes, until the connection ends or a later run's borders come.
-    fn hold_all(&self, mut connection: &SharedConnection, run: u128) -> io::Result<()> {
+    /// Holds what comes of a run, whose program has this number, until the connection ends or a later run's borders come.
+    fn hold_all(
+        &self,
+        mut connection: &SharedConnection,
+        run: u128,
+        at_work: u64,
+    ) -> io::Result<()> {
         {
             let mut held = locked(&self.held);
             if held.run != Some(run) {
@@ -314,22 +362,32 @@ impl Receiving {
                 held.copies.clear();
                 held.inputs.clear();
             }
+            held.at_work = Some(at_work);
         }
-        let graph = &self.graph_engine.loaded.program.graph;
         loop {
             let copy = match message::receive::<HolderMessage<BorderCopy>>(connection)? {
                 HolderMessage::Border(copy) => copy,
+                HolderMessage::Program { bundle, from } => {
+                    let is_at_work = bundle.number() == at_work;
+                    let answer = self.programs.answer(bundle, from, is_at_work);
+                    message::send(connection, &answer)?;
+                    continue;
+                }
                 HolderMessage::Tokens(all_tokens) => {
+                    let program = self.program_of(at_work)?;
                     let Some(mut held) = self.held_of(run) else {
                         return Ok(());
                     };
                     for tokens in &all_tokens {
-                        held.add(graph, tokens).map_err(io::Error::other)?;
+                        let added = held.add(&program.loaded.program.graph, tokens);
+                        added.map_err(io::Error::other)?;
                     }
                     continue;
                 }
             };
-            state::decode(&copy.state, graph).map_err(io::Error::other)?;
+            let program = self.program_of(copy.bundle)?;
+            let decoded = state::decode(&copy.state, &program.loaded.program.graph);
+            decoded.map_err(io::Error::other)?;
             let iterations = copy.iterations;
             match self.held_of(run) {
                 Some(mut held) => held.copies.insert(iterations, copy),
@@ -338,6 +396,12 @@ impl Receiving {
             connection.write_all(&iterations.to_le_bytes())?;
             connection.flush()?;
         }
+    }
+
+    /// The program that something is sent of.
+    fn program_of(&self, bundle: u64) -> io::Result<Engine> {
+        let found = self.programs.find(Some(bundle));
+        found.ok_or_else(|| io::Error::other("it is of a program that is not here"))
     }
 
     /// What is held of a run, unless it is of a later one, or nothing is held any more.

@@ -71,9 +71,12 @@ impl SupervisedRun<'_> {
         }
     }
 
-    /// Why the run cannot go over to another program now, if the council is what keeps it.
-    pub(super) fn swap_refusal(&self) -> Option<String> {
-        self.seat.as_ref()?.swap_refusal()
+    /// Has those that could take over load the program that was requested. What has come of it, once all that are there have said it.
+    pub(super) fn load_in_council(&self, requested: &RequestedSwap) -> Option<Result<(), String>> {
+        match (&self.seat, &requested.offer) {
+            (Some(seat), Some(offer)) => seat.load(offer),
+            _ => Some(Ok(())),
+        }
     }
 
     /// Has it decided that the run has gone over to another program.
@@ -81,7 +84,7 @@ impl SupervisedRun<'_> {
         let (Some(seat), Some(offer)) = (&mut self.seat, &requested.offer) else {
             return;
         };
-        let program = (&requested.modes, offer.bundle_number());
+        let program = (&requested.modes, &**offer);
         if let Err(why) = seat.swap_program(program, self.manager.present_border()) {
             self.council_end.get_or_insert(why);
         }
