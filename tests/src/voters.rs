@@ -232,6 +232,7 @@ impl SmallConductor {
             run: 1,
             conductor: self.own,
             hosts: [0].into(),
+            bundle: 1,
             taken_over: None,
         })?;
         self.release(epoch, 0)?;

@@ -174,6 +174,9 @@ fn write_run(screen_text: &mut String, live: &Live) -> fmt::Result {
         )?;
     }
 
+    if let Some(council) = &progress.council {
+        writeln!(screen_text, "{council}")?;
+    }
     for host in &progress.hosts {
         let state = host.state.to_string();
         let counts = device_counts(progress, &host.host);
@@ -279,8 +282,8 @@ fn bar(share: f64) -> String {
 mod tests {
     use super::*;
     use zbmd_executor::live::{
-        DeadlineProgress, DeviceProgress, Fill, HostProgress, HostState, ModeProgress,
-        ParameterProgress, ReleaseProgress,
+        CouncilProgress, DeadlineProgress, DeviceProgress, Fill, HostProgress, HostState,
+        ModeProgress, ParameterProgress, ReleaseProgress,
     };
 
     #[test]
@@ -322,6 +325,11 @@ mod tests {
                         state: HostState::Present,
                     },
                 ],
+                council: Some(CouncilProgress {
+                    voters: 3,
+                    conductor: 1,
+                    standing_by: vec![2],
+                }),
                 devices: vec![
                     device("cpu:0", DeviceState::Working, 2_250),
                     device("cpu:1", DeviceState::Lost, 0),

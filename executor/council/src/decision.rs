@@ -39,6 +39,8 @@ pub enum Decision {
         conductor: VoterId,
         /// The hosts that take part, by their number in the bundle's machine.
         hosts: BTreeSet<u32>,
+        /// The number of the bundle that a run begins with; one that goes on has the one that was decided last.
+        bundle: u64,
         /// Where another has conducted the run before: how many of its changes of live parameters are gone on with. What that one
         /// has proposed after them does not hold.
         taken_over: Option<u64>,
@@ -78,12 +80,17 @@ pub enum Decision {
         /// Which one.
         holder: VoterId,
     },
-    /// From its last border on the run goes on with another program. Nobody holds a state of that yet.
+    /// From its last border on the run goes on with another program. Who does not hold the state of that one there is none of
+    /// [`Decided::holders`] from then on.
     Swap {
         /// In which epoch it is proposed.
         epoch: u64,
         /// The number of the program's bundle.
         bundle: u64,
+        /// As in [`RunBorder`], by now.
+        given_out: u64,
+        /// The voters that hold the state that the new program begins with.
+        held_by: BTreeSet<VoterId>,
     },
 }
 
@@ -162,8 +169,10 @@ pub struct Decided {
     pub hosts: BTreeSet<u32>,
     /// The run has come to its end.
     pub is_over: bool,
-    /// The number of the bundle that the run has gone over to, if it does not go on with the one that it began with.
-    pub bundle: Option<u64>,
+    /// The number of the bundle at work; 0 before the first epoch.
+    pub bundle: u64,
+    /// The border from which on it has been at work: states of earlier ones are of another program.
+    pub bundle_since: u64,
     /// The voters that get the state of each border.
     pub holders: BTreeSet<VoterId>,
     /// The last border. It outlives its epoch.
@@ -185,12 +194,13 @@ impl Decided {
                 run,
                 conductor,
                 hosts,
+                bundle,
                 taken_over,
             }) => {
                 if run != self.run {
                     self.run = run;
                     self.holders.clear();
-                    self.bundle = None;
+                    (self.bundle, self.bundle_since) = (bundle, 0);
                     (self.border, self.border_epoch) = (RunBorder::default(), 0);
                     (self.changes_made, self.changes) = (0, Vec::new());
                 }
@@ -224,7 +234,18 @@ impl Decided {
                 effect(is_in_time && self.holders.insert(holder))
             }
             Ok(Decision::Leave { holder }) => effect(self.holders.remove(&holder)),
-            Ok(Decision::Swap { epoch, bundle }) => self.swap_program(epoch, bundle),
+            Ok(Decision::Swap {
+                epoch,
+                bundle,
+                given_out,
+                held_by,
+            }) => {
+                let is_new = epoch == self.epoch && bundle != self.bundle;
+                if is_new {
+                    self.swap_program(bundle, given_out, &held_by);
+                }
+                effect(is_new)
+            }
             Err(_) => Effect::Void,
         }
     }
@@ -247,13 +268,13 @@ impl Decided {
         Effect::Taken
     }
 
-    fn swap_program(&mut self, epoch: u64, bundle: u64) -> Effect {
-        let is_new = epoch == self.epoch && self.bundle != Some(bundle);
-        if is_new {
-            self.bundle = Some(bundle);
-            self.holders.clear();
+    fn swap_program(&mut self, bundle: u64, given_out: u64, held_by: &BTreeSet<VoterId>) {
+        (self.bundle, self.bundle_since) = (bundle, self.border.iterations);
+        let is_possible = (self.border.given_out..=self.border.iterations).contains(&given_out);
+        if is_possible {
+            self.border.given_out = given_out;
         }
-        effect(is_new)
+        self.holders.retain(|holder| held_by.contains(holder));
     }
 
     fn add_change(&mut self, epoch: u64, number: u64, change: Vec<u8>) -> Effect {
@@ -332,6 +353,7 @@ mod tests {
             run,
             conductor: VoterId(1),
             hosts: [0, 1].into(),
+            bundle: 4,
             taken_over: None,
         }
     }
@@ -359,36 +381,50 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_is_of_its_epoch_and_leaves_no_holder() {
+    fn a_swap_is_of_its_epoch_and_leaves_those_that_hold_its_state() {
         let mut decided = Decided::default();
         let mut index = 0;
         let mut apply = |decided: &mut Decided, decision: &Decision| {
             index += 1;
             decided.apply(&entry(index, 1, decision))
         };
-        let join = Decision::Join {
-            holder: VoterId(2),
-            holds: 0,
+        let swap = |epoch, bundle, given_out| Decision::Swap {
+            epoch,
+            bundle,
+            given_out,
+            held_by: [VoterId(2)].into(),
         };
-        let swap = |epoch, bundle| Decision::Swap { epoch, bundle };
         apply(&mut decided, &epoch());
-        apply(&mut decided, &join);
+        apply(&mut decided, &border(1, 8));
+        apply(&mut decided, &join(2, 8));
+        apply(&mut decided, &join(3, 8));
+        assert_eq!((decided.bundle, decided.bundle_since), (4, 0));
 
-        assert_eq!(apply(&mut decided, &swap(9, 5)), Effect::Void);
-        assert_eq!((decided.bundle, decided.holders.len()), (None, 1));
-        assert_eq!(apply(&mut decided, &swap(1, 5)), Effect::Taken);
-        assert_eq!((decided.bundle, decided.holders.len()), (Some(5), 0));
+        assert_eq!(apply(&mut decided, &swap(9, 5, 8)), Effect::Void);
+        assert_eq!((decided.bundle, decided.holders.len()), (4, 2));
+        assert_eq!(apply(&mut decided, &swap(1, 5, 8)), Effect::Taken);
+        assert_eq!((decided.bundle, decided.bundle_since), (5, 8));
+        assert_eq!(decided.border.given_out, 8);
+        assert_eq!(decided.holders, [VoterId(2)].into());
 
-        // Once more is once, and leaves those that hold its states.
-        apply(&mut decided, &join);
-        assert_eq!(apply(&mut decided, &swap(1, 5)), Effect::Void);
-        assert_eq!(decided.holders.len(), 1);
+        // Once more is once, and nothing is given out before it is there, or taken back.
+        apply(&mut decided, &join(3, 8));
+        assert_eq!(apply(&mut decided, &swap(1, 5, 8)), Effect::Void);
+        assert_eq!(decided.holders.len(), 2);
+        for given_out in [7, 9] {
+            let bundle = 5 + given_out;
+            assert_eq!(
+                apply(&mut decided, &swap(1, bundle, given_out)),
+                Effect::Taken
+            );
+            assert_eq!((decided.bundle, decided.border.given_out), (bundle, 8));
+        }
 
         // The next epoch of the run goes on with it, another run does not.
         apply(&mut decided, &epoch());
-        assert_eq!(decided.bundle, Some(5));
+        assert_eq!((decided.bundle, decided.bundle_since), (14, 8));
         apply(&mut decided, &epoch_of(8));
-        assert_eq!(decided.bundle, None);
+        assert_eq!((decided.bundle, decided.bundle_since), (4, 0));
     }
 
     #[test]
@@ -491,6 +527,7 @@ mod tests {
             run: 7,
             conductor: VoterId(2),
             hosts: [0].into(),
+            bundle: 4,
             taken_over: Some(2),
         };
         apply(&mut decided, &taken_over);

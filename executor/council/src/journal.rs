@@ -2,7 +2,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0-7 | `ZBMDJ\0\0\1` |
+//! | 0-7 | `ZBMDJ\0\0\2` |
 //! | 8-15 | the voter |
 //! | 16-23 | the council: a checksum over its voters |
 //! | 24-31 | checksum of bytes 0-23 |
@@ -35,7 +35,7 @@ use crate::decision::decode_all;
 use crate::error::{DecodeError, JournalError};
 use crate::node::{Record, Recovered, Settings};
 
-const MAGIC: [u8; 8] = *b"ZBMDJ\0\0\x01";
+const MAGIC: [u8; 8] = *b"ZBMDJ\0\0\x02";
 const HEADER_BYTES: usize = 32;
 const RECORD_HEADER_BYTES: usize = 16;
 const FILE_NAME: &str = "council.journal";

@@ -14,7 +14,7 @@ use super::modes::ModeRequests;
 use super::parameters::ParameterLedger;
 use super::probe::ProbeDesk;
 use super::progress;
-use crate::observe::live::{HostProgress, Progress};
+use crate::observe::live::{CouncilProgress, HostProgress, Progress};
 use crate::options::InputListener;
 use crate::program::{LoadedModes, LoadedProgram};
 use crate::transport::clock::Clock;
@@ -53,6 +53,8 @@ pub(crate) struct RunControl {
     current: Mutex<Option<CurrentEpoch>>,
     /// What the sinks may give out, where a council decides about that.
     pub(super) release_gate: Option<Arc<ReleaseGate>>,
+    /// The council that the run is conducted in the name of, as it was seen last.
+    council: Mutex<Option<CouncilProgress>>,
     /// Where changes of live parameters are entered that a council decides about.
     #[cfg(hosts)]
     pub(super) journal: std::sync::OnceLock<Arc<ChangeJournal>>,
@@ -148,6 +150,7 @@ impl RunControl {
             over: AtomicU32::new(0),
             current: Mutex::new(None),
             release_gate: None,
+            council: Mutex::new(None),
             #[cfg(hosts)]
             journal: std::sync::OnceLock::new(),
             probe_desk: ProbeDesk::default(),
@@ -200,6 +203,11 @@ impl RunControl {
             current.lost.extend(devices);
             current.hosts = hosts;
         }
+    }
+
+    /// What is known of the council.
+    pub(crate) fn council(&self) -> MutexGuard<'_, Option<CouncilProgress>> {
+        self.council.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A new epoch begins.
@@ -329,9 +337,13 @@ impl Stopper {
     /// The run as it is now, for those who watch it. Reads counters that workers keep anyway: they are not disturbed.
     pub fn progress(&self) -> Progress {
         let current = self.control.current();
-        current
-            .as_ref()
-            .map_or_else(Progress::default, progress::of_epoch)
+        let Some(current) = current.as_ref() else {
+            return Progress::default();
+        };
+        Progress {
+            council: self.control.council().clone(),
+            ..progress::of_epoch(current)
+        }
     }
 }
 

@@ -28,6 +28,7 @@ pub(super) fn of_epoch(current: &CurrentEpoch) -> Progress {
         period_planned_ns: plan.period_ns,
         periods: worker_periods.min().unwrap_or(0),
         hosts: current.hosts.clone(),
+        council: None,
         devices: device_list(current),
         rings: ring_fills(current),
         queues: queue_fills(current),

@@ -122,6 +122,7 @@ impl World {
             run: 1,
             conductor: self.voters[at].settings.own,
             hosts: (0..self.agents.len() as u32).collect(),
+            bundle: 1,
             taken_over: None,
         };
         self.voters[at].epochs_opened += 1;

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use zbmd_backends::op::Registry;
@@ -14,7 +15,8 @@ use zbmd_compiler::{CompileOptions, Losses, MachineChoice, SearchOptions, compil
 use zbmd_council::decision::Decided;
 use zbmd_executor::supervise::{Event, What};
 use zbmd_executor::{
-    CouncilSeat, Engine, Hosts, Isolation, RunOptions, Session, SinkHandle, SwapError,
+    CouncilSeat, Engine, Hosts, Isolation, RunOptions, Session, SinkHandle, SourceHandle,
+    SwapError, Takeover,
 };
 use zbmd_scheduler::assign::Objective;
 use zbmd_tests::agents::{AgentProcess, TWO_HOSTS};
@@ -43,6 +45,10 @@ pub(super) const TESTS: &[Test] = &[
     (
         "the_new_program_is_taken_over",
         the_new_program_is_taken_over,
+    ),
+    (
+        "a_conductor_is_lost_while_it_goes_over",
+        a_conductor_is_lost_while_it_goes_over,
     ),
     ("who_stands_by_lacks_an_op", who_stands_by_lacks_an_op),
     (
@@ -326,83 +332,148 @@ fn engine_of_either_host(folder: &Path, model: &str) -> Engine {
 
 fn take_over_new_program(folder: &Path, comes_before: bool) {
     let [old, new] = programs_of_either_host(folder);
-    let council = Council::new(folder, &[3]);
-    let agent = council.agent(3);
-    let mut session = old
-        .start(council.options(&old, &agent, 1))
-        .expect("a session");
-    let mut source = session.source("in").expect("a source");
-    let sink = session.sink("out").expect("a sink");
-    let pulled = std::thread::spawn(move || all_sums(sink));
-    let mut feed = |pushes: usize| {
-        for _ in 0..pushes {
-            source.push(&[1f64; PIECE]).expect("taken");
-            std::thread::sleep(Duration::from_micros(500));
-        }
-    };
-    feed(SOME_PUSHES);
-
-    let hosts = council.hosts_of_standby(&old, &agent);
-    let options = RunOptions {
-        hosts: Some(hosts.clone()),
-        ..council.options(&old, &agent, 2)
-    };
-    let engine = old.clone();
-    let stand_by = move || engine.stand_by(&hosts, &zbmd_backends::standard_registry());
-    let mut feed_until = |is_decided: &dyn Fn(&Decided) -> bool| loop {
-        let decided = decided_on_disk(&council.folder, 3, 3);
-        if is_decided(&decided) {
-            return decided.border.iterations;
-        }
-        feed(SOME_PUSHES);
-    };
-    let is_held = |decided: &Decided| !decided.holders.is_empty();
-    let is_swapped = |decided: &Decided| decided.bundle.is_some();
+    let mut conducted = Conducted::start(folder, &old);
+    let is_swapped = |decided: &Decided| decided.bundle_since > 0;
     let standby = match comes_before {
         true => {
-            let standby = std::thread::spawn(stand_by);
-            feed_until(&is_held);
-            session.swap(&new).expect("all can go over");
-            feed_until(&is_swapped);
+            let standby = conducted.stand_by(&old);
+            conducted.feed_until(&is_held);
+            conducted.session.swap(&new).expect("all can go over");
+            conducted.feed_until(&is_swapped);
             standby
         }
         false => {
-            session.swap(&new).expect("nobody stands by");
-            feed_until(&is_swapped);
-            std::thread::spawn(stand_by)
+            conducted.session.swap(&new).expect("nobody stands by");
+            conducted.feed_until(&is_swapped);
+            conducted.stand_by(&old)
         }
     };
     // Everything up to the border at which the run has gone over has been taken, and more.
-    let first = feed_until(&is_held);
-    feed_until(&|decided| is_held(decided) && decided.border.given_out > first);
+    let first = conducted.feed_until(&is_held);
+    conducted.feed_until(&|decided| is_held(decided) && decided.border.given_out > first);
+    conducted.feed(SOME_PUSHES);
 
-    // It gives the run up, as if its host were lost.
-    drop(session);
-    let sums = pulled.join().expect("no panic");
+    let (sums, token, rest) = conducted.end_and_take_over(standby);
     check_steps(&sums, &[2.0, 3.0]);
-    let takeover = standby.join().expect("no panic").expect("it can");
-    let takeover = takeover.expect("a run that has not ended");
-    let token = takeover.outputs[0] as usize;
-    assert!(
-        token > 0 && token <= sums.len(),
-        "{token} of {}",
-        sums.len()
-    );
-
-    let mut session = takeover.start(options).expect("a session");
-    let mut source = session.source("in").expect("a source");
-    let sink = session.sink("out").expect("a sink");
-    let pulled = std::thread::spawn(move || all_sums(sink));
-    source.push(&[1f64; 100 * PIECE]).expect("taken");
-    drop(source);
-    session.join().expect("it ends well");
-    let rest = pulled.join().expect("no panic");
-    assert_eq!(rest.len(), 100 * PIECE);
     assert_eq!(rest[0] - sums[token - 1], 3.0);
     assert!(rest.windows(2).all(|pair| pair[1] - pair[0] == 3.0));
-    // What was given out twice is the same.
-    let both = rest.len().min(sums.len() - token);
-    assert_eq!(sums[token..][..both], rest[..both]);
+}
+
+/// The conductor is lost soon after another program was asked for: whoever stands by goes on with the old one or the new one, and what
+/// both have given out is one run.
+fn a_conductor_is_lost_while_it_goes_over() {
+    for pushes in [0, 2, 5, 10, 20, 40] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [old, new] = programs_of_either_host(folder.path());
+        let mut conducted = Conducted::start(folder.path(), &old);
+        let standby = conducted.stand_by(&old);
+        conducted.feed_until(&|decided| is_held(decided) && decided.border.given_out > 0);
+        conducted.session.swap(&new).expect("all can go over");
+        conducted.feed(pushes);
+
+        let (sums, token, rest) = conducted.end_and_take_over(standby);
+        let all = [&sums[..token], &rest].concat();
+        let mut steps: Vec<f64> = all.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        steps.dedup();
+        assert!([2.0, 3.0].starts_with(&steps), "{pushes} pushes: {steps:?}");
+    }
+}
+
+fn is_held(decided: &Decided) -> bool {
+    !decided.holders.is_empty()
+}
+
+/// A run that conducts as voter 1, whose source is fed and whose sink is emptied.
+struct Conducted {
+    council: Council,
+    agent: AgentProcess,
+    options_of_standby: RunOptions,
+    session: Session,
+    source: SourceHandle,
+    pulled: JoinHandle<Vec<f64>>,
+}
+
+impl Conducted {
+    fn start(folder: &Path, program: &Engine) -> Self {
+        let council = Council::new(folder, &[3]);
+        let agent = council.agent(3);
+        let options_of_standby = RunOptions {
+            hosts: Some(council.hosts_of_standby(program, &agent)),
+            ..council.options(program, &agent, 2)
+        };
+        let session = program.start(council.options(program, &agent, 1));
+        let mut session = session.expect("a session");
+        let source = session.source("in").expect("a source");
+        let sink = session.sink("out").expect("a sink");
+        let mut conducted = Self {
+            council,
+            agent,
+            options_of_standby,
+            session,
+            source,
+            pulled: std::thread::spawn(move || all_sums(sink)),
+        };
+        conducted.feed(SOME_PUSHES);
+        conducted
+    }
+
+    fn feed(&mut self, pushes: usize) {
+        for _ in 0..pushes {
+            self.source.push(&[1f64; PIECE]).expect("taken");
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+
+    /// The iterations of the last border by then.
+    fn feed_until(&mut self, is_decided: &dyn Fn(&Decided) -> bool) -> u64 {
+        loop {
+            let decided = decided_on_disk(&self.council.folder, 3, 3);
+            if is_decided(&decided) {
+                return decided.border.iterations;
+            }
+            self.feed(SOME_PUSHES);
+        }
+    }
+
+    /// Stands by with this program.
+    fn stand_by(&self, program: &Engine) -> JoinHandle<Takeover> {
+        let (program, hosts) = (program.clone(), self.options_of_standby.hosts.clone());
+        let hosts = hosts.expect("there are some");
+        std::thread::spawn(move || {
+            let takeover = program.stand_by(&hosts, &zbmd_backends::standard_registry());
+            takeover.expect("it can").expect("a run that has not ended")
+        })
+    }
+
+    /// Gives the run up, as if its host were lost, and goes on with what stands by. What the first one has given out, how much of
+    /// that is gone on behind, and what the second one gives out.
+    fn end_and_take_over(self, standby: JoinHandle<Takeover>) -> (Vec<f64>, usize, Vec<f64>) {
+        drop(self.session);
+        let sums = self.pulled.join().expect("no panic");
+        let takeover = standby.join().expect("no panic");
+        let token = takeover.outputs[0] as usize;
+        assert!(
+            token > 0 && token <= sums.len(),
+            "{token} of {}",
+            sums.len()
+        );
+
+        let session = takeover.start(self.options_of_standby);
+        let mut session = session.expect("a session");
+        let mut source = session.source("in").expect("a source");
+        let sink = session.sink("out").expect("a sink");
+        let pulled = std::thread::spawn(move || all_sums(sink));
+        source.push(&[1f64; 100 * PIECE]).expect("taken");
+        drop(source);
+        session.join().expect("it ends well");
+        let rest = pulled.join().expect("no panic");
+        assert_eq!(rest.len(), 100 * PIECE);
+        // What was given out twice is the same.
+        let both = rest.len().min(sums.len() - token);
+        assert_eq!(sums[token..][..both], rest[..both]);
+        drop(self.agent);
+        (sums, token, rest)
+    }
 }
 
 /// Who stands by with a program of other streams is told so, and ends.
@@ -427,18 +498,26 @@ fn a_run_of_other_streams_is_not_stood_by_for() {
 fn who_stands_by_lacks_an_op() {
     let folder = tempfile::tempdir().expect("a folder");
     let [old, new] = programs_of_either_host(folder.path());
-    let council = Council::new(folder.path(), &[3]);
-    let agent = council.agent(3);
-    let session = old.start(council.options(&old, &agent, 1));
+    let voters = Council::new(folder.path(), &[3]);
+    let agent = voters.agent(3);
+    let session = old.start(voters.options(&old, &agent, 1));
     let mut session = session.expect("a session");
     let mut source = session.source("in").expect("a source");
     let sink = session.sink("out").expect("a sink");
     let pulled = std::thread::spawn(move || all_sums(sink));
 
-    let hosts = council.hosts_of_standby(&old, &agent);
+    let hosts = voters.hosts_of_standby(&old, &agent);
     let standby = std::thread::spawn(move || old.stand_by(&hosts, &Registry::empty()));
     let mut pushes = 0;
-    while decided_on_disk(&council.folder, 3, 3).holders.is_empty() {
+    let stopper = session.stopper();
+    let council = || {
+        stopper
+            .progress()
+            .council
+            .map(|council| council.to_string())
+    };
+    let is_held = "council of 3 voters   voter 1 conducts   voter 2 stands by";
+    while council().as_deref() != Some(is_held) {
         source.push(&[1f64; PIECE]).expect("taken");
         pushes += 1;
         std::thread::sleep(Duration::from_millis(1));

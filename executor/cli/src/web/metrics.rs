@@ -1,7 +1,7 @@
 //! A run's progress as metrics.
 
 use zbmd_executor::exposition::{Exposition, Metric, MetricKind, seconds};
-use zbmd_executor::live::{DeviceState, Fill, Progress, TimesProgress};
+use zbmd_executor::live::{DeviceState, Fill, HostState, Progress, TimesProgress};
 
 /// A number of a queue or a ring, and the metric that it is.
 struct FillMetric {
@@ -16,6 +16,7 @@ pub(super) fn metrics_text(progress: &Progress) -> String {
         progress,
     };
     text.work();
+    text.hosts();
     text.devices();
     text.fills();
     text.releases();
@@ -72,6 +73,30 @@ impl<'a> RunText<'a> {
             let metric = Metric::gauge("zbmd_mode_since_iteration", help);
             self.exposition.begin(metric);
             self.sample(metric.name, &[("mode", &mode.mode)], mode.since);
+        }
+    }
+
+    fn hosts(&mut self) {
+        let progress: &'a Progress = self.progress;
+        if !progress.hosts.is_empty() {
+            let help = "1 for the state that the host is in, 0 for the others.";
+            let metric = Metric::gauge("zbmd_host_state", help);
+            self.exposition.begin(metric);
+            for host in &progress.hosts {
+                for state in HostState::ALL {
+                    let name = state.to_string();
+                    let labels = [("host", host.host.as_str()), ("state", name.as_str())];
+                    self.sample(metric.name, &labels, u8::from(host.state == state));
+                }
+            }
+        }
+        if let Some(council) = &progress.council {
+            let help = "Voters of the council that the run is conducted in the name of.";
+            let metric = Metric::gauge("zbmd_council_voters", help);
+            self.single(metric, council.voters);
+            let help = "Those of them that stand by, and could go on with the run.";
+            let metric = Metric::gauge("zbmd_council_standing_by", help);
+            self.single(metric, council.standing_by.len());
         }
     }
 
@@ -226,7 +251,9 @@ impl<'a> RunText<'a> {
 
 #[cfg(test)]
 mod tests {
-    use zbmd_executor::live::{DeviceProgress, ModeProgress, ParameterProgress};
+    use zbmd_executor::live::{
+        CouncilProgress, DeviceProgress, HostProgress, ModeProgress, ParameterProgress,
+    };
 
     use super::*;
 
@@ -238,6 +265,15 @@ mod tests {
             epoch: 2,
             recoveries: 1,
             plan: "full".to_owned(),
+            hosts: vec![HostProgress {
+                host: "right".to_owned(),
+                state: HostState::Present,
+            }],
+            council: Some(CouncilProgress {
+                voters: 3,
+                conductor: 1,
+                standing_by: vec![2],
+            }),
             devices: vec![DeviceProgress {
                 device: "cpu:0".to_owned(),
                 host: None,
@@ -265,6 +301,10 @@ mod tests {
             "zbmd_iterations_total{model=\"m\"} 7",
             "zbmd_epochs_total{model=\"m\"} 3",
             "zbmd_recoveries_total{model=\"m\"} 1",
+            "zbmd_host_state{model=\"m\",host=\"right\",state=\"present\"} 1",
+            "zbmd_host_state{model=\"m\",host=\"right\",state=\"lost\"} 0",
+            "zbmd_council_voters{model=\"m\"} 3",
+            "zbmd_council_standing_by{model=\"m\"} 1",
             "zbmd_device_state{model=\"m\",device=\"cpu:0\",state=\"lost\"} 1",
             "zbmd_device_state{model=\"m\",device=\"cpu:0\",state=\"idle\"} 0",
             "zbmd_ring_filled_tokens{model=\"m\",ring=\"ch0 cpu:0 -> cpu:1\"} 3",

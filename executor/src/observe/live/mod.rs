@@ -38,6 +38,9 @@ pub struct Progress {
     /// Hosts of a run over several, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostProgress>,
+    /// The council, of a run that is conducted in the name of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub council: Option<CouncilProgress>,
     /// Devices of the bundle's plans, in order.
     pub devices: Vec<DeviceProgress>,
     /// Rings between devices.
@@ -113,6 +116,33 @@ pub struct TimesProgress {
     pub max_ns: u64,
 }
 
+/// The council that a run is conducted in the name of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CouncilProgress {
+    /// How many vote.
+    pub voters: u64,
+    /// The number of the voter that conducts the run.
+    pub conductor: u64,
+    /// The numbers of those that stand by, and hold the last border: each could go on with the run.
+    pub standing_by: Vec<u64>,
+}
+
+impl std::fmt::Display for CouncilProgress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "council of {} voters   voter {} conducts   ",
+            self.voters, self.conductor
+        )?;
+        let numbers: Vec<String> = self.standing_by.iter().map(u64::to_string).collect();
+        match numbers.len() {
+            0 => f.write_str("nobody stands by"),
+            1 => write!(f, "voter {} stands by", numbers[0]),
+            _ => write!(f, "voters {} stand by", numbers.join(", ")),
+        }
+    }
+}
+
 /// One host of a run over several.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostProgress {
@@ -133,6 +163,11 @@ pub enum HostState {
     /// It is gone, or has not been heard for a lease: none of its devices takes part.
     #[default]
     Lost,
+}
+
+impl HostState {
+    /// Each of them once.
+    pub const ALL: [Self; 3] = [Self::Conductor, Self::Present, Self::Lost];
 }
 
 impl std::fmt::Display for HostState {

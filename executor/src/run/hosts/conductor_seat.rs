@@ -23,6 +23,7 @@ use super::input_log::InputLog;
 use super::seat::{Candidate, LAST_STATE_LIMIT, Mandate, SeatTimes};
 use super::standby::Takeover;
 use crate::error::EngineError;
+use crate::observe::live::CouncilProgress;
 use crate::options::{BorderState, CouncilSeat, Hosts};
 use crate::program::LoadedModes;
 use crate::run::epochs::consumed_tokens;
@@ -34,8 +35,10 @@ use crate::transport::release_gate::ReleaseGate;
 const ELECTION_LIMIT: Duration = Duration::from_secs(10);
 /// A proposal of which nothing is known after so many ticks is made again.
 const REPEAT_TICKS: u32 = 8;
-/// At the end of a run whoever pulls from its sinks has so long to come back for more, and find that there is none.
+/// At the end of a run, or of one of its programs, whoever pulls from its sinks has so long to come back for more, which is looked
+/// for so often.
 const TAKE_LIMIT: Duration = Duration::from_secs(2);
+const TAKE_LOOK: Duration = Duration::from_millis(1);
 
 /// Borders that are kept for whoever takes over, at most, while somebody does not pull from a sink.
 const MAX_UNTAKEN: usize = 32;
@@ -45,6 +48,8 @@ pub(crate) struct ConductorSeat {
     candidate: Candidate,
     gate: Arc<ReleaseGate>,
     modes: Arc<LoadedModes>,
+    /// The number of their bundle.
+    bundle: u64,
     run: u128,
     /// For each sink, the tokens that were given out before this process took over.
     outputs_before: Vec<u64>,
@@ -57,6 +62,8 @@ pub(crate) struct ConductorSeat {
     /// Those voters, if there are some.
     holders: Option<Holders>,
     holders_told: Instant,
+    /// Those of them that hold the last border, as was decided.
+    standing_by: BTreeSet<VoterId>,
     /// Tokens of sources that are mirrored, if there are some and somebody could take over.
     inputs: Option<Arc<InputLog>>,
     /// The border that everything is given out up to.
@@ -186,6 +193,7 @@ impl ConductorSeat {
             holders: None,
             inputs: None,
             holders_told: Instant::now(),
+            standing_by: BTreeSet::new(),
             released_before: [ReleasedBorder::of(&begin)].into(),
             released: begin,
             changes,
@@ -193,6 +201,7 @@ impl ConductorSeat {
             candidate,
             gate,
             modes: Arc::clone(modes),
+            bundle: 0,
             run,
             outputs_before,
             changes_before,
@@ -226,10 +235,21 @@ impl ConductorSeat {
     /// # Errors
     /// The system gives no thread.
     pub(crate) fn begin_to_copy(&mut self, program: HolderProgram) -> io::Result<()> {
-        if self.others.is_empty() {
-            return Ok(());
+        self.bundle = program.bundle.number();
+        if !self.others.is_empty() {
+            self.holders = Some(self.start_holders(program, &self.modes, &self.released)?);
         }
-        let bundle = program.bundle.number();
+        Ok(())
+    }
+
+    /// Gives this program, and its state at a border, to the voters that could take over.
+    fn start_holders(
+        &self,
+        program: HolderProgram,
+        modes: &LoadedModes,
+        begin: &BorderState,
+    ) -> io::Result<Holders> {
+        let copy = self.copy_of(begin, modes, program.bundle.number());
         let holders = Holders::start(
             self.candidate.own,
             &self.others,
@@ -238,9 +258,8 @@ impl ConductorSeat {
             self.candidate.waker(),
             self.inputs.clone(),
         )?;
-        holders.give(self.copy_of(&self.released, bundle));
-        self.holders = Some(holders);
-        Ok(())
+        holders.give(copy);
+        Ok(holders)
     }
 
     /// Where tokens of sources that are mirrored are kept, if there are any.
@@ -268,8 +287,8 @@ impl ConductorSeat {
         self.inputs.clone()
     }
 
-    fn copy_of(&self, border: &BorderState, bundle: u64) -> BorderCopy {
-        let graph = &self.modes.first().program.graph;
+    fn copy_of(&self, border: &BorderState, modes: &LoadedModes, bundle: u64) -> BorderCopy {
+        let graph = &modes.first().program.graph;
         BorderCopy {
             bundle,
             iterations: border.state.iterations,
@@ -284,6 +303,19 @@ impl ConductorSeat {
         let before = self.outputs_before.iter();
         let sums = before.zip(&border.emitted);
         sums.map(|(before, emitted)| before + emitted).collect()
+    }
+
+    /// Waits until everything that was released has been taken from the sinks, for a while, where somebody could take over.
+    fn wait_until_taken(&mut self) -> Result<(), String> {
+        let begun = Instant::now();
+        while self.holders.is_some()
+            && !self.gate.has_taken(&self.released.emitted)
+            && begun.elapsed() < TAKE_LIMIT
+        {
+            self.step()?;
+            std::thread::sleep(TAKE_LOOK);
+        }
+        Ok(())
     }
 
     fn wait_for_election(&mut self) -> Result<(), String> {
@@ -344,6 +376,7 @@ impl ConductorSeat {
             run: self.run,
             conductor: self.candidate.own,
             hosts: hosts.clone(),
+            bundle: self.bundle,
             taken_over: self.takes_over.then_some(self.changes_before),
         };
         let decided = self.decide(&proposal, |seat, decided| {
@@ -396,7 +429,8 @@ impl ConductorSeat {
     }
 
     /// Has it decided that the run goes on with another program, of this bundle, from the border on at which the one before has ended:
-    /// `begin`, as the new one has it. Whoever stood by for the one before does so for the new one from then on.
+    /// `begin`, as the new one has it. Those that stand by hold that first. Until it is decided they would go on with the old program,
+    /// and then with the new one from here, as nothing from before is needed any more.
     ///
     /// # Errors
     /// This run may conduct no more, and why.
@@ -406,25 +440,53 @@ impl ConductorSeat {
         begin: BorderState,
     ) -> Result<(), String> {
         self.settle()?;
+        self.wait_until_taken()?;
+        let holders = self.begin_to_copy_next((modes, offer), &begin)?;
         let bundle = offer.bundle_number();
         let proposal = Decision::Swap {
             epoch: self.mandate.epoch,
             bundle,
+            given_out: self.given_out().0,
+            held_by: holders.as_ref().map_or_else(BTreeSet::new, |holders| {
+                holders.holding(begin.state.iterations)
+            }),
         };
-        self.decide(&proposal, |_, decided| decided.bundle == Some(bundle))?;
+        self.decide(&proposal, |_, decided| decided.bundle == bundle)?;
 
         self.modes = Arc::clone(modes);
+        self.bundle = bundle;
         self.released = begin;
-        if let Some(holders) = self.holders.take() {
-            let program = HolderProgram {
-                bundle: Arc::clone(&offer.bundle),
-                ..holders.program().clone()
-            };
-            drop(holders);
-            self.begin_to_copy(program)
-                .map_err(|error| format!("no thread for those that could take over: {error}"))?;
-        }
+        self.holders = holders;
         Ok(())
+    }
+
+    /// Gives the program that follows, and the state that it begins with, to those that could take over. Waits for those that hold
+    /// the last border to hold that, for a lease.
+    fn begin_to_copy_next(
+        &mut self,
+        (modes, offer): (&Arc<LoadedModes>, &BundleOffer),
+        begin: &BorderState,
+    ) -> Result<Option<Holders>, String> {
+        let Some(before) = &self.holders else {
+            return Ok(None);
+        };
+        let program = HolderProgram {
+            bundle: Arc::clone(&offer.bundle),
+            ..before.program().clone()
+        };
+        let started = self.start_holders(program, modes, begin);
+        let next = started
+            .map_err(|error| format!("no thread for those that could take over: {error}"))?;
+        let begun = Instant::now();
+        while !self
+            .standing_by
+            .is_subset(&next.holding(begin.state.iterations))
+            && begun.elapsed() < self.candidate.times.lease
+        {
+            self.candidate.wait();
+            self.step()?;
+        }
+        Ok(Some(next))
     }
 
     /// Proposes a border of the run, in the place of an earlier one that has not been decided.
@@ -434,7 +496,7 @@ impl ConductorSeat {
             return;
         }
         if let Some(holders) = &self.holders {
-            holders.give(self.copy_of(&state, holders.program().bundle.number()));
+            holders.give(self.copy_of(&state, &self.modes, self.bundle));
         }
         let border = RunBorder {
             iterations: state.state.iterations,
@@ -517,6 +579,7 @@ impl ConductorSeat {
             return Err(self.silence_text(limit));
         }
         self.note_holders(&decided);
+        self.standing_by.clone_from(&decided.holders);
         self.follow_changes(&decided, may_act);
 
         let repeat_after = self.repeat_after();
@@ -601,6 +664,24 @@ impl ConductorSeat {
         changes.proposed = made;
     }
 
+    /// Brings what is shown of the council up to date.
+    pub(crate) fn show(&self, shown: &mut Option<CouncilProgress>) {
+        let standing_by = self.standing_by.iter();
+        let is_shown = |shown: &CouncilProgress| {
+            shown
+                .standing_by
+                .iter()
+                .eq(standing_by.clone().map(|voter| &voter.0))
+        };
+        if !shown.as_ref().is_some_and(is_shown) {
+            *shown = Some(CouncilProgress {
+                voters: self.candidate.voter_count as u64,
+                conductor: self.candidate.own.0,
+                standing_by: standing_by.map(|voter| voter.0).collect(),
+            });
+        }
+    }
+
     /// Where changes of live parameters are entered, if there can be any.
     pub(crate) fn journal(&self) -> Option<Arc<ChangeJournal>> {
         let changes = self.changes.as_ref()?;
@@ -628,15 +709,7 @@ impl ConductorSeat {
     pub(crate) fn end(&mut self) -> Result<(), String> {
         // Whoever waits for more is told that there is none, and comes back for that.
         self.gate.end();
-        let begun = Instant::now();
-        let has_holders = self.holders.is_some();
-        while has_holders && !self.gate.has_taken(&self.released.emitted) {
-            self.step()?;
-            if begun.elapsed() > TAKE_LIMIT {
-                break;
-            }
-            self.candidate.wait();
-        }
+        self.wait_until_taken()?;
         let proposal = Decision::End { run: self.run };
         self.decide(&proposal, |_, decided| decided.is_over)?;
 

@@ -132,9 +132,7 @@ impl Engine {
             }
 
             forget_before(held, &decided);
-            if let Some(bundle) = decided.bundle.or(locked(held).at_work).filter(|_| is_known) {
-                programs.enter(bundle);
-            }
+            programs.enter(decided.bundle);
             if let Some(why) = programs.failure() {
                 return Err(error(why));
             }
@@ -243,7 +241,7 @@ fn forget_before(held: &Mutex<Held>, decided: &Decided) {
         return;
     }
     let Held { copies, inputs, .. } = &mut *held;
-    *copies = copies.split_off(&decided.border.given_out);
+    *copies = copies.split_off(&(decided.border.given_out, 0));
     let Some((_, first)) = copies.first_key_value() else {
         return;
     };
@@ -258,10 +256,8 @@ fn forget_before(held: &Mutex<Held>, decided: &Decided) {
 #[derive(Default)]
 struct Held {
     run: Option<u128>,
-    /// The number of the program that its conductor has said to be at work.
-    at_work: Option<u64>,
-    /// By their iterations.
-    copies: BTreeMap<u64, BorderCopy>,
+    /// By their iterations, and the number of their program's bundle.
+    copies: BTreeMap<(u64, u64), BorderCopy>,
     /// Tokens of each source that is mirrored.
     inputs: Vec<Option<SourceTokens>>,
     /// Nothing is held any more.
@@ -272,21 +268,18 @@ impl Held {
     /// The border that the run is gone on from, if it is held.
     fn copy_to_begin_with(&self, decided: &Decided) -> Option<&BorderCopy> {
         let is_of_run = self.run == Some(decided.run);
-        is_of_run
-            .then(|| self.copies.get(&decided.border.given_out))
-            .flatten()
+        let key = (decided.border.given_out, decided.bundle);
+        is_of_run.then(|| self.copies.get(&key)).flatten()
     }
 
-    /// The program that the run would be gone on with. `None` as long as that or the state is not here, or the state is of a program
-    /// that is not at work any more.
+    /// The program that the run would be gone on with. `None` as long as that or the state is not here, or the state would be that of
+    /// an earlier program.
     fn engine(&self, programs: &StandbyPrograms, decided: &Decided) -> Option<Engine> {
-        match self.copy_to_begin_with(decided) {
-            Some(copy) if decided.bundle.is_some_and(|bundle| bundle != copy.bundle) => None,
-            Some(copy) => programs.find(Some(copy.bundle)),
-            // Nobody must hold the beginning of a run.
-            None if decided.border.given_out == 0 => programs.find(decided.bundle),
-            None => None,
-        }
+        let given_out = decided.border.given_out;
+        // Nobody must hold the beginning of a run.
+        let has_state = given_out == 0 || self.copy_to_begin_with(decided).is_some();
+        let is_possible = given_out >= decided.bundle_since && has_state;
+        is_possible.then(|| programs.find(decided.bundle)).flatten()
     }
 
     /// The state that it would be gone on from, and the tokens that each sink was given before.
@@ -362,7 +355,6 @@ impl Receiving {
                 held.copies.clear();
                 held.inputs.clear();
             }
-            held.at_work = Some(at_work);
         }
         loop {
             let copy = match message::receive::<HolderMessage<BorderCopy>>(connection)? {
@@ -388,9 +380,9 @@ impl Receiving {
             let program = self.program_of(copy.bundle)?;
             let decoded = state::decode(&copy.state, &program.loaded.program.graph);
             decoded.map_err(io::Error::other)?;
-            let iterations = copy.iterations;
+            let (iterations, bundle) = (copy.iterations, copy.bundle);
             match self.held_of(run) {
-                Some(mut held) => held.copies.insert(iterations, copy),
+                Some(mut held) => held.copies.insert((iterations, bundle), copy),
                 None => return Ok(()),
             };
             connection.write_all(&iterations.to_le_bytes())?;
@@ -400,7 +392,7 @@ impl Receiving {
 
     /// The program that something is sent of.
     fn program_of(&self, bundle: u64) -> io::Result<Engine> {
-        let found = self.programs.find(Some(bundle));
+        let found = self.programs.find(bundle);
         found.ok_or_else(|| io::Error::other("it is of a program that is not here"))
     }
 

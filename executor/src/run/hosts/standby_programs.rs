@@ -58,12 +58,9 @@ impl StandbyPrograms {
         self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program with this number, if it is here; the present one if the number is not known.
-    pub(super) fn find(&self, number: Option<u64>) -> Option<Engine> {
-        match number {
-            Some(number) => self.programs.find(number),
-            None => Some(self.programs.present().engine),
-        }
+    /// The program with this number, if it is here.
+    pub(super) fn find(&self, number: u64) -> Option<Engine> {
+        self.programs.find(number)
     }
 
     /// The run has gone over to the program with this number; one that is not here will be sent.

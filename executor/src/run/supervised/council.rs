@@ -53,6 +53,7 @@ impl SupervisedRun<'_> {
             self.council_end.get_or_insert(why);
             return;
         }
+        seat.show(&mut self.manager.control.council());
         let Some(active) = &self.active else { return };
         if seat.is_waiting() {
             return;
