@@ -111,6 +111,12 @@ impl ReleaseGate {
         self.changed.notify_all();
     }
 
+    /// Whether the run is given up.
+    #[cfg(any(test, hosts))]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.locked().is_closed
+    }
+
     /// Whoever pulls from a sink comes for more, and has done with so many tokens; `u64::MAX` if nobody pulls any more.
     pub(crate) fn note_taken(&self, sink: usize, tokens: u64) {
         self.locked().taken[sink] = tokens;

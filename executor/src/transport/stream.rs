@@ -592,7 +592,9 @@ impl SinkGate {
 
 impl Drop for SinkHandle {
     fn drop(&mut self) {
-        if let Some(gate) = &self.gate {
+        // Whoever stops pulling as the run is given up has not taken the rest: another may go on with the run, and give that out.
+        let is_over = self.stream.stop.is_set();
+        if let Some(gate) = self.gate.as_ref().filter(|_| !is_over) {
             gate.gate.note_taken(gate.sink, u64::MAX);
         }
         self.consumer.detach();

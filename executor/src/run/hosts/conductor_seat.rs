@@ -227,6 +227,7 @@ impl ConductorSeat {
         let begun = Instant::now();
         while self.holders.is_some()
             && !self.gate.has_taken(&self.released.emitted)
+            && !self.gate.is_closed()
             && begun.elapsed() < TAKE_LIMIT
         {
             self.step()?;

@@ -128,6 +128,11 @@ impl ConductorSeat {
         self.settle()?;
         self.wait_until_taken()?;
         let holders = self.begin_to_copy_next((modes, offer), &begin)?;
+        if self.gate.is_closed() {
+            return Err(
+                "this run was given up before it had gone over to another program".to_owned(),
+            );
+        }
         let bundle = offer.bundle_number();
         let proposal = Decision::Swap {
             epoch: self.mandate.epoch,
