@@ -309,7 +309,8 @@ impl CouncilRuns {
     }
 
     fn border_on_disk(&self, voter: u64) -> RunBorder {
-        decided_on_disk(&self.folder, voter, self.voters.len() as u64).border
+        let decided = decided_on_disk(&self.folder, voter, self.voters.len() as u64);
+        decided.expect("a journal").border
     }
 
     /// The terms of the epochs that are on the disk of a voter.
@@ -325,33 +326,32 @@ impl CouncilRuns {
 
     fn log_of(&self, voter: u64) -> Vec<LogEntry> {
         let recovered = journal_of(&self.folder, voter, self.voters.len() as u64);
+        let recovered = recovered.expect("a journal");
         assert_eq!(recovered.snapshot.index, 0, "the whole log is there");
         recovered.entries
     }
 }
 
-/// What is on the disk of a voter, decided or about to be, in a council of so many whose folders are in this one.
-///
-/// # Panics
-/// There is no journal.
-pub fn decided_on_disk(folder: &Path, voter: u64, voters: u64) -> Decided {
-    let recovered = journal_of(folder, voter, voters);
+/// What is on the disk of a voter, decided or about to be, in a council of so many whose folders are in this one; `None` if it cannot be
+/// read now.
+pub fn decided_on_disk(folder: &Path, voter: u64, voters: u64) -> Option<Decided> {
+    let recovered = journal_of(folder, voter, voters)?;
     let mut decided = match recovered.snapshot.index {
         0 => Decided::default(),
-        _ => Decided::decode(&recovered.snapshot.state).expect("what was decided"),
+        _ => Decided::decode(&recovered.snapshot.state).ok()?,
     };
     for entry in &recovered.entries {
         decided.apply(entry);
     }
-    decided
+    Some(decided)
 }
 
 /// A copy is read: the voter keeps its journal for itself.
-fn journal_of(folder: &Path, voter: u64, voters: u64) -> Recovered {
+fn journal_of(folder: &Path, voter: u64, voters: u64) -> Option<Recovered> {
     let copy = folder.join("copy");
-    std::fs::create_dir_all(&copy).expect("made");
+    std::fs::create_dir_all(&copy).ok()?;
     let journal = folder.join(format!("voter.{voter}/council.journal"));
-    std::fs::copy(&journal, copy.join("council.journal")).expect("copied");
+    std::fs::copy(&journal, copy.join("council.journal")).ok()?;
     let settings = Settings {
         own: VoterId(voter),
         voters: (1..=voters).map(VoterId).collect(),
@@ -359,8 +359,8 @@ fn journal_of(folder: &Path, voter: u64, voters: u64) -> Recovered {
         compact_after: 1_000,
         witnesses: Vec::new(),
     };
-    let (_, recovered) = Journal::open(&copy, &settings).expect("a journal");
-    recovered
+    let (_, recovered) = Journal::open(&copy, &settings).ok()?;
+    Some(recovered)
 }
 
 /// The options of a command that is this voter, with its folder, in a council of these.

@@ -18,13 +18,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use zbmd_compiler::{CompileOptions, Losses};
 use zbmd_council::VoterId;
-use zbmd_council::decision::Decided;
-use zbmd_council::journal::Journal;
 use zbmd_council::member::lease_clock_ns;
-use zbmd_council::node::{Node, Settings};
 
 use crate::agents::{AgentProcess, TWO_HOSTS};
 use crate::child_run;
+use crate::council_runs::decided_on_disk;
 use crate::host_net::{Cut, HostNet};
 use crate::run_process::Preparation;
 
@@ -479,35 +477,14 @@ impl CutRuns {
             let conductor = VoterId(runs.seats[runs.conductor()].host as u64 + 1);
             let standby = VoterId(3 - conductor.0);
             // A majority knows, and that may be any two.
-            let known = (1..=HOSTS.len()).filter_map(|voter| runs.decided(voter));
+            let voters = HOSTS.len() as u64;
+            let known =
+                (1..=voters).filter_map(|voter| decided_on_disk(&runs.folder, voter, voters));
             let decided = known.max_by_key(|decided| decided.index);
             decided.is_some_and(|decided| {
                 decided.conductor == Some(conductor) && decided.holders.contains(&standby)
             })
         });
-    }
-
-    /// What is on the disk of a voter, if it can be read now. A copy is read: the voter keeps its journal for itself.
-    fn decided(&self, voter: usize) -> Option<Decided> {
-        let copy = self.folder.join("copy");
-        std::fs::create_dir_all(&copy).ok()?;
-        let journal = self.folder.join(format!("voter.{voter}/council.journal"));
-        std::fs::copy(journal, copy.join("council.journal")).ok()?;
-        let settings = Settings {
-            own: VoterId(voter as u64),
-            voters: (1..=HOSTS.len() as u64).map(VoterId).collect(),
-            tick_ns: 10_000_000,
-            compact_after: 1_000,
-            witnesses: Vec::new(),
-        };
-        let (_, recovered) = Journal::open(&copy, &settings).ok()?;
-        let entries = recovered.entries.clone();
-        let node = Node::new(settings, recovered, 0).ok()?;
-        let mut decided = node.decided().clone();
-        for entry in &entries {
-            decided.apply(entry);
-        }
-        Some(decided)
     }
 
     /// Brings about trouble while the run goes on, and waits until all is well again.

@@ -101,6 +101,7 @@ pub(super) fn stand_by(
     let Some(hosts) = hosts(args)? else {
         return Ok(StandBy::NotAskedFor);
     };
+
     say(format_args!("zbmd-run: standing by as host {host}"));
     let Some(takeover) = engine.stand_by(&hosts, registry)? else {
         say(format_args!("zbmd-run: the run has come to its end"));
@@ -112,6 +113,7 @@ pub(super) fn stand_by(
             "zbmd-run: going on with another program, which the run has gone over to"
         ));
     }
+
     let graph = &program.graph;
     let sinks = graph.sinks().zip(&takeover.outputs);
     for ((_, actor), token) in sinks {

@@ -302,8 +302,8 @@ impl Session {
 
     /// Goes over to another program at the next border, while tokens flow: new weights, or a new model with the same
     /// sources and sinks. Its state is taken over if it has the same channels; else it begins with its initial tokens.
-    /// Returns at once, or when the agents of a run over several hosts have loaded the program: that it was done is an event of the
-    /// supervisor.
+    /// Returns at once, or when the agents of a run over several hosts, and whoever stands by, have loaded the program: that it was
+    /// done is an event of the supervisor.
     ///
     /// # Errors
     /// What keeps the program from taking this one's place; then nothing changes.
@@ -315,6 +315,7 @@ impl Session {
             return Err(SwapError::Modes);
         }
         check_streams(&self.loaded, &to.loaded)?;
+
         let their_sources = to.loaded.program.graph.sources();
         for ((id, actor), queue) in their_sources.zip(&self.control.session_memory.sources) {
             let needed_tokens = min_source_capacity(&to.loaded, id);
@@ -327,6 +328,7 @@ impl Session {
                 });
             }
         }
+
         #[cfg(hosts)]
         let offer = match self.has_hosts {
             true => Some(self.offer(to).map_err(|why| SwapError::Hosts { why })?),
@@ -341,6 +343,7 @@ impl Session {
         if let Some(replaced) = replaced {
             replaced.settle(Err("another program was asked for meanwhile".to_owned()));
         }
+
         #[cfg(hosts)]
         if let Some(offer) = offer {
             let is_over = || self.run_thread.as_ref().is_none_or(RunThread::is_finished);

@@ -428,7 +428,7 @@ impl Conducted {
     fn feed_until(&mut self, is_decided: &dyn Fn(&Decided) -> bool) -> u64 {
         loop {
             let decided = decided_on_disk(&self.council.folder, 3, 3);
-            if is_decided(&decided) {
+            if let Some(decided) = decided.filter(is_decided) {
                 return decided.border.iterations;
             }
             self.feed(SOME_PUSHES);

@@ -83,13 +83,15 @@ impl<'a> RunText<'a> {
             let metric = Metric::gauge("zbmd_host_state", help);
             self.exposition.begin(metric);
             for host in &progress.hosts {
-                for state in HostState::ALL {
-                    let name = state.to_string();
-                    let labels = [("host", host.host.as_str()), ("state", name.as_str())];
-                    self.sample(metric.name, &labels, u8::from(host.state == state));
-                }
+                self.state(
+                    metric.name,
+                    ("host", &host.host),
+                    host.state,
+                    &HostState::ALL,
+                );
             }
         }
+
         if let Some(council) = &progress.council {
             let help = "Voters of the council that the run is conducted in the name of.";
             let metric = Metric::gauge("zbmd_council_voters", help);
@@ -113,11 +115,23 @@ impl<'a> RunText<'a> {
         let metric = Metric::gauge("zbmd_device_state", help);
         self.exposition.begin(metric);
         for device in devices {
-            for state in DeviceState::ALL {
-                let name = state.to_string();
-                let labels = [("device", device.device.as_str()), ("state", name.as_str())];
-                self.sample(metric.name, &labels, u8::from(device.state == state));
-            }
+            let label = ("device", device.device.as_str());
+            self.state(metric.name, label, device.state, &DeviceState::ALL);
+        }
+    }
+
+    /// 1 for the state that something is in, 0 for each other one.
+    fn state<S: PartialEq + std::fmt::Display>(
+        &mut self,
+        name: &str,
+        label: (&str, &str),
+        present: S,
+        all: &[S],
+    ) {
+        for state in all {
+            let text = state.to_string();
+            let labels = [label, ("state", text.as_str())];
+            self.sample(name, &labels, u8::from(*state == present));
         }
     }
 
@@ -265,6 +279,7 @@ mod tests {
             epoch: 2,
             recoveries: 1,
             plan: "full".to_owned(),
+
             hosts: vec![HostProgress {
                 host: "right".to_owned(),
                 state: HostState::Present,
@@ -296,6 +311,7 @@ mod tests {
             }),
             ..Progress::default()
         };
+
         let text = metrics_text(&progress);
         for line in [
             "zbmd_iterations_total{model=\"m\"} 7",

@@ -150,7 +150,7 @@ impl ConductorSeat {
         takeover: Option<Takeover>,
     ) -> Result<Self, EngineError> {
         let error = |why| EngineError::Council { why };
-        let is_run_of_its_own = takeover.is_none();
+        let takes_over = takeover.is_some();
         let (candidate, run, outputs_before, changes_before) = match takeover {
             Some(takeover) => (
                 takeover.candidate,
@@ -194,7 +194,7 @@ impl ConductorSeat {
             released_before: [ReleasedBorder::of(&begin)].into(),
             released: begin,
             changes,
-            takes_over: !is_run_of_its_own,
+            takes_over,
             candidate,
             gate,
             modes: Arc::clone(modes),

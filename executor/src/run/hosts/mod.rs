@@ -35,9 +35,10 @@
 //! looks at one more number.
 //!
 //! A voter that could conduct and does not is one that stands by ([`standby`]). It is given the program, if it has another one
-//! ([`standby_programs`]), and the state of each border before that is proposed ([`holders`]). When it is elected it goes on from the last border whose outputs have all been taken from the
-//! sinks of the one before it: those that follow may come twice, with the same numbers and bits. Sources that cannot be read again
-//! are mirrored ([`input_log`]): it is given their tokens as they come, and feeds those behind that border first.
+//! ([`standby_programs`]), and the state of each border before that is proposed ([`holders`]). When it is elected it goes on from the
+//! last border whose outputs have all been taken from the sinks of the one before it: those that follow may come twice, with the
+//! same numbers and bits. Sources that cannot be read again are mirrored ([`input_log`]): it is given their tokens as they come, and
+//! feeds those behind that border first.
 //!
 //! # Why nothing of a fenced epoch counts
 //!

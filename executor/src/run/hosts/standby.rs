@@ -265,6 +265,15 @@ struct Held {
 }
 
 impl Held {
+    /// From now on borders of this run are held, and none of another one.
+    fn enter(&mut self, run: u128) {
+        if self.run != Some(run) {
+            self.run = Some(run);
+            self.copies.clear();
+            self.inputs.clear();
+        }
+    }
+
     /// The border that the run is gone on from, if it is held.
     fn copy_to_begin_with(&self, decided: &Decided) -> Option<&BorderCopy> {
         let is_of_run = self.run == Some(decided.run);
@@ -348,46 +357,44 @@ impl Receiving {
         run: u128,
         at_work: u64,
     ) -> io::Result<()> {
-        {
-            let mut held = locked(&self.held);
-            if held.run != Some(run) {
-                held.run = Some(run);
-                held.copies.clear();
-                held.inputs.clear();
-            }
-        }
+        locked(&self.held).enter(run);
+
         loop {
-            let copy = match message::receive::<HolderMessage<BorderCopy>>(connection)? {
-                HolderMessage::Border(copy) => copy,
+            match message::receive::<HolderMessage<BorderCopy>>(connection)? {
                 HolderMessage::Program { bundle, from } => {
                     let is_at_work = bundle.number() == at_work;
                     let answer = self.programs.answer(bundle, from, is_at_work);
                     message::send(connection, &answer)?;
-                    continue;
                 }
-                HolderMessage::Tokens(all_tokens) => {
-                    let program = self.program_of(at_work)?;
-                    let Some(mut held) = self.held_of(run) else {
-                        return Ok(());
-                    };
-                    for tokens in &all_tokens {
-                        let added = held.add(&program.loaded.program.graph, tokens);
-                        added.map_err(io::Error::other)?;
-                    }
-                    continue;
+                HolderMessage::Tokens(all_tokens) => self.hold_tokens(run, at_work, &all_tokens)?,
+                HolderMessage::Border(copy) => {
+                    let iterations = copy.iterations;
+                    self.hold_border(run, copy)?;
+                    connection.write_all(&iterations.to_le_bytes())?;
+                    connection.flush()?;
                 }
-            };
-            let program = self.program_of(copy.bundle)?;
-            let decoded = state::decode(&copy.state, &program.loaded.program.graph);
-            decoded.map_err(io::Error::other)?;
-            let (iterations, bundle) = (copy.iterations, copy.bundle);
-            match self.held_of(run) {
-                Some(mut held) => held.copies.insert((iterations, bundle), copy),
-                None => return Ok(()),
-            };
-            connection.write_all(&iterations.to_le_bytes())?;
-            connection.flush()?;
+            }
         }
+    }
+
+    fn hold_tokens(&self, run: u128, bundle: u64, all_tokens: &[MirroredTokens]) -> io::Result<()> {
+        let program = self.program_of(bundle)?;
+        let mut held = self.held_of(run)?;
+        for tokens in all_tokens {
+            let added = held.add(&program.loaded.program.graph, tokens);
+            added.map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    fn hold_border(&self, run: u128, copy: BorderCopy) -> io::Result<()> {
+        let program = self.program_of(copy.bundle)?;
+        let decoded = state::decode(&copy.state, &program.loaded.program.graph);
+        decoded.map_err(io::Error::other)?;
+
+        let key = (copy.iterations, copy.bundle);
+        self.held_of(run)?.copies.insert(key, copy);
+        Ok(())
     }
 
     /// The program that something is sent of.
@@ -396,9 +403,15 @@ impl Receiving {
         found.ok_or_else(|| io::Error::other("it is of a program that is not here"))
     }
 
-    /// What is held of a run, unless it is of a later one, or nothing is held any more.
-    fn held_of(&self, run: u128) -> Option<MutexGuard<'_, Held>> {
+    /// What is held of a run.
+    ///
+    /// # Errors
+    /// It is of a later one, or nothing is held any more.
+    fn held_of(&self, run: u128) -> io::Result<MutexGuard<'_, Held>> {
         let held = locked(&self.held);
-        (held.run == Some(run) && !held.is_over).then_some(held)
+        let is_held = held.run == Some(run) && !held.is_over;
+        is_held
+            .then_some(held)
+            .ok_or_else(|| io::Error::other("nothing of this run is held any more"))
     }
 }
