@@ -14,6 +14,8 @@ pub(super) const TESTS: &[Test] = &[
 ];
 /// Long enough for a crowded computer.
 const LEASE: Duration = Duration::from_millis(160);
+/// Six leases were the longest that a conductor was followed after in a long row of cuts; here each must be.
+const FOLLOWED_WITHIN: Duration = LEASE.saturating_mul(9);
 const LASTING: Duration = Duration::from_secs(60);
 
 fn cuts_in_every_direction() {
@@ -33,15 +35,14 @@ fn cuts_in_every_direction() {
             let aftermath = runs.suffer(Trouble::CutOff {
                 host,
                 cut,
-                lasting: 6 * LEASE,
+                lasting: FOLLOWED_WITHIN,
             });
             conductors += u32::from(aftermath.was_conductor);
             replaced += u32::from(aftermath.is_replaced);
         }
     }
     assert!(conductors >= 3, "{conductors} of 6 have conducted");
-    // On a crowded computer one may be heard again before another is elected.
-    assert!(replaced >= 2, "{replaced} have been followed");
+    assert!(replaced >= 3, "{replaced} have been followed");
     runs.end();
 }
 
